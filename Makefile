@@ -20,7 +20,7 @@ STUBS := $(shell find src/headrace -name '*.pyi')
 COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 
 # Tests mostly wait for brokers and clients, so a few at once share the cores well.
-WORKERS ?= 3
+WORKERS ?= 5
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 # Tests start hundreds of processes: each module is compiled once, not once in each of them.
@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What runs a second time against the uncompiled modules: their own tests, and those of the log, which
 # lives by them. Threads, crashes and modules that are never compiled are the same in both builds.
 PURE_TESTS := tests/unit/test_build.py tests/unit/client/producer $(filter-out \
-	$(addprefix %/test_,api.py compression.py crashes.py plan.py),$(wildcard \
+	$(addprefix %/test_,apis.py compression.py crashes.py plan.py),$(wildcard \
 	tests/unit/protocol/test_*.py tests/unit/storage/compaction/test_*.py \
 	$(addprefix tests/unit/storage/test_,log.py log_model.py recovery.py)))
 
@@ -73,6 +73,7 @@ test-others: venv
 # Two processes, each with a session for all of its tests, which takes ten seconds to start.
 test-spark: venv
 	@echo "==> tests on Spark"
+	@mkdir -p build; $(PY) -m tests.spark.class_archive 2> build/spark-classes.log
 	@$(PYTEST) tests/spark -n 2 --dist worksteal --durations=10 $(ARGS)
 
 test-pure: venv
@@ -97,7 +98,7 @@ COVERAGE := $(CURDIR)/build/coverage
 coverage: venv ## Print the branch coverage of src, uncompiled and without Spark; ARGS="tests/spark": by these
 	@$(PY) tools/pure_build.py $(PURE)
 	@rm -rf $(COVERAGE); mkdir -p $(COVERAGE)
-	@failed=0; export COVERAGE_FILE=$(COVERAGE)/data; \
+	@failed=0; export COVERAGE_FILE=$(COVERAGE)/data COVERAGE_RUN=1; \
 	HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(CURDIR)/$(PURE) $(PY) -m coverage run -m pytest $(PARALLEL) \
 		$(or $(ARGS),tests $(ELSEWHERE)) || failed=1; \
 	$(PY) -m coverage combine --quiet; $(PY) -m coverage report; \

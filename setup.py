@@ -11,6 +11,7 @@ from setuptools import Extension, setup
 COMPILED = (
     "headrace.client.producer.accumulator",
     "headrace.client.producer.delivery",
+    "headrace.protocol.arrays",
     "headrace.protocol.batch",
     "headrace.protocol.builder",
     "headrace.protocol.column_decoder",

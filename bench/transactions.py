@@ -15,7 +15,7 @@ from bench.report import Report
 from headrace import aio
 from headrace.broker.coordination.runtime import TRANSACTIONS_TOPIC
 from headrace.coordinator.records import decode_transaction, decode_transaction_key
-from headrace.coordinator.transactions.transaction_metadata import Status
+from headrace.coordinator.transactions.transaction_metadata import TransactionStatus
 from headrace.testing.cluster import Cluster
 from headrace.types import TopicPartition
 
@@ -135,7 +135,7 @@ async def _prepared_ms(servers: str, prefix: str, count: int) -> list[int]:
                 transaction = decode_transaction(record.value)
                 if transaction.status.is_prepared:
                     since_ms[transactional_id] = transaction.updated_ms
-                elif transaction.status is Status.COMPLETE_COMMIT:
+                elif transaction.status is TransactionStatus.COMPLETE_COMMIT:
                     found.append(transaction.updated_ms - since_ms[transactional_id])
                     left[transactional_id] -= 1
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Where Spark finds the data source: `spark.read.format("headrace")` imports this by its name."""
+"""The data source as Spark finds it: `spark.read.format("headrace")` imports this by its name."""
 
 from headrace.pipelines.source.datasource import DefaultSource
 

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.testing.runners import WARNINGS_VARIABLE
+from tests import fork_server
 from tests.support import BrokerProcess
 
 pytest_plugins = ["tests.no_skips", "tests.time_report"]
@@ -38,6 +39,10 @@ warn_if_uncompiled(logging.getLogger("tests"))
 
 # No warning of Python's own may reach a broker's log. Users' brokers go on after one.
 os.environ.setdefault(WARNINGS_VARIABLE, "error")
+
+# Coverage is measured in processes that start by themselves.
+if not os.environ.get("COVERAGE_RUN"):
+    fork_server.install()
 
 # A run in the background may have been started to ignore Ctrl-C, which tests send to themselves and
 # to the processes they start.

@@ -1,4 +1,4 @@
-"""The habits of the code base, as tests: sizes, names, the file map, what may not be in the tree.
+"""The habits of the code base, as tests: sizes, names, generated pages, what the tree may not hold.
 
 Where a rule has an exception it is listed here with its reason, and an exception nobody needs any
 more fails too.
@@ -7,6 +7,7 @@ more fails too.
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import headrace
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from tools import make_settings_table, make_tool_differences
 from tools.codec_build import compiled_modules
-from tools.make_file_map import file_map, with_file_map
+from tools.make_file_map import is_table, modules_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "headrace"
@@ -30,6 +31,7 @@ TABLES = "protocol/messages/"
 # Where an error of any kind has to be turned into an answer, a log line or an exit status.
 BROAD_EXCEPTS = {
     "broker/coordination/runtime.py": "a shard that raises is dropped, and its request refused",
+    "client/blocking.py": "whatever ends a wait is raised in the call that waits",
     "client/producer/delivery.py": "an application's callback raises what it likes; it is logged",
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
@@ -54,6 +56,117 @@ FIXED_LIMIT = re.compile(
     r"|\.(?:wait|join|flush|result|communicate|settimeout)\([1-9]\d+(?:\.\d+)?\)"
 )
 TESTS_WITH_PROCESSES = ("tests/compat/", "tests/integration/", "tests/spark/")
+
+# Packages whose modules are named after a thing that another package keeps or decides: the
+# directory says which side of it. Each has such a name once.
+SURFACES = ("broker/handlers/", "cli/", "client/admin/", "config/", "pipelines/", "testing/")
+# Names for a role that many packages have a module for; their readers look for it in the package.
+ROLE_MODULES = {"aio", "apis", "errors", "metrics", "options", "records", "types"}
+# Other names that two modules share, with the reason.
+SHARED_MODULE_NAMES = {
+    "recovery_elections": "metadata decides them, broker/cluster asks the brokers: core and shell",
+}
+
+# Modules above TESTED_LINES_MIN without a test file of their name, and the file below tests/ that
+# runs most of them, or why there is none.
+TESTED_LINES_MIN = 100
+TESTED_ELSEWHERE = {
+    "broker/apis.py": "unit/broker/test_dispatch.py",
+    "broker/cluster/recovery_elections.py": "simulation/test_recovery_elections.py",
+    "broker/compactor.py": "integration/test_compaction.py",
+    "broker/coordination/completion_queue.py": (
+        "unit/broker/coordination/test_transaction_coordinator.py"
+    ),
+    "broker/handlers/configs.py": "integration/test_config_resources.py",
+    "broker/handlers/find_coordinator.py": "integration/groups/test_bad_group_requests.py",
+    "broker/handlers/groups.py": "integration/groups/test_rebalancing.py",
+    "broker/handlers/quorum.py": "integration/cluster/test_bootstrap_controller.py",
+    "broker/handlers/quotas.py": "unit/broker/handlers/test_security.py",
+    "broker/handlers/topics.py": "integration/client/test_admin.py",
+    "broker/quorum/log_replication.py": "unit/broker/quorum/test_quorum.py",
+    "broker/quorum/raft_driver.py": "unit/broker/quorum/test_quorum.py",
+    "broker/request.py": "unit/broker/test_authorization.py",
+    "cli/clients.py": "unit/cli/test_reading.py",
+    "cli/kafka_words.py": "unit/cli/test_main.py",
+    "cli/log/repair.py": "unit/cli/log/test_metadata_repair.py",
+    "cli/log/scrub.py": "unit/cli/log/test_dump.py",
+    "cli/log/verify.py": "unit/cli/log/test_dump.py",
+    "cli/log_dir_moves.py": "unit/cli/test_reassign_log_dirs.py",
+    "cli/pipeline_display.py": "unit/cli/test_pipeline.py",
+    "cli/reassignment_moves.py": "unit/cli/test_reassign.py",
+    "client/admin/admin_requests.py": "unit/client/admin/test_topics.py",
+    "client/admin/aio.py": "unit/client/admin/test_admin.py",
+    "client/common_options.py": "unit/client/test_options.py",
+    "client/consumer/committed_offsets.py": "unit/client/consumer/test_group.py",
+    "client/consumer/consumer.py": "integration/client/test_consumer.py",
+    "client/consumer/consumer_calls.py": "integration/client/test_consumer.py",
+    "client/consumer/consumer_engine.py": "unit/client/consumer/test_fetcher.py",
+    "client/consumer/positions.py": "unit/client/consumer/test_fetcher.py",
+    "client/consumer/rebalance_listener.py": "integration/client/test_consumer_groups.py",
+    "client/consumer_options.py": "unit/client/test_options.py",
+    "client/coordinator_lookup.py": "unit/client/admin/test_groups.py",
+    "client/errors.py": "unit/test_public_names.py",
+    "client/list_offsets.py": "unit/client/admin/test_offsets.py",
+    "client/producer/produce_requests.py": "unit/client/producer/test_sender.py",
+    "client/producer/producer.py": "integration/client/test_producer.py",
+    "client/producer/producer_engine.py": "unit/client/producer/test_accumulator.py",
+    "client/producer_options.py": "unit/client/test_options.py",
+    "client/prometheus.py": "unit/client/test_metrics.py",
+    "client/types.py": "unit/client/consumer/test_arguments.py",
+    "config/accepted.py": "unit/config/test_kafka_settings.py",
+    "config/broker.py": "unit/config/test_config.py",
+    "config/cluster.py": "unit/config/test_config.py",
+    "config/coordinators.py": "unit/config/test_config.py",
+    "config/sources.py": "unit/config/test_config.py",
+    "config/topic.py": "unit/config/test_config.py",
+    "coordinator/groups/classic_group.py": "unit/coordinator/groups/test_joining.py",
+    "coordinator/groups/classic_protocol.py": "unit/coordinator/groups/test_joining.py",
+    "coordinator/transactions/transaction_metadata.py": (
+        "unit/coordinator/transactions/test_decisions.py"
+    ),
+    "metadata/feature_updates.py": "unit/metadata/test_features.py",
+    "pipelines/frames/decoding.py": "spark/test_frames_decoding.py",
+    "pipelines/locations.py": "unit/pipelines/run/test_checkpoints.py",
+    "pipelines/run/runner.py": "spark/test_pipeline_run.py",
+    "pipelines/sinks/delta.py": "unit/pipelines/sinks/test_target.py",
+    "pipelines/sinks/lake_files.py": "unit/pipelines/sinks/test_target.py",
+    "pipelines/sinks/postgresql.py": "spark/test_sinks.py",
+    "pipelines/sinks/start.py": "spark/test_sinks.py",
+    "pipelines/sinks/topic.py": "spark/test_sinks_topic.py",
+    "pipelines/source/brokers.py": "unit/pipelines/source/test_planner.py",
+    "pipelines/source/delivery.py": "unit/pipelines/source/test_writer.py",
+    "pipelines/spec/model.py": "unit/pipelines/spec/test_checks.py",
+    "pipelines/spec/sections.py": "unit/pipelines/spec/test_yaml_file.py",
+    "pipelines/spec/table.py": "unit/pipelines/spec/test_yaml_file.py",
+    "protocol/column_decoder.py": "unit/protocol/test_columns.py",
+    "protocol/column_encoder.py": "unit/protocol/test_columns.py",
+    "protocol/message_codec.py": "unit/protocol/test_messages.py",
+    "protocol/record_scan.py": "unit/protocol/test_records.py",
+    "protocol/schema.py": "unit/protocol/test_messages.py",
+    "raft/messages.py": "unit/broker/quorum/test_wire.py",
+    "raft/quorum_state.py": "unit/raft/test_candidate_role.py",
+    "raft/raft_node.py": "unit/raft/test_scenarios.py",
+    "raft/replica_progress.py": "unit/raft/test_leader_role.py",
+    "storage/compaction/batch_walk.py": "unit/storage/compaction/test_compaction.py",
+    "storage/compaction/checksums.py": "unit/storage/compaction/test_key_table.py",
+    "storage/compaction/output.py": "unit/storage/compaction/test_compaction.py",
+    "storage/compaction/record_filter.py": "unit/storage/compaction/test_compaction.py",
+    "storage/data_directory.py": "unit/storage/test_log_manager.py",
+    "storage/future_log.py": "unit/storage/test_log_moves.py",
+    "storage/log_segments.py": "unit/storage/test_retention.py",
+    "storage/recovery_point.py": "unit/storage/test_damage.py",
+    "storage/segment.py": "unit/storage/test_log.py",
+    "testing/broker_requests.py": "unit/testing/test_cluster.py",
+    "testing/plugin.py": "integration/testing/test_plugin.py",
+    "testing/simulation/__main__.py": "the command line of `make sim`, which runs it",
+    "testing/simulation/faults.py": "simulation/test_seeds.py",
+    "testing/simulation/invariants.py": "simulation/test_planted.py",
+    "testing/simulation/planted_bugs.py": "simulation/test_planted.py",
+    "testing/simulation/recreated_topics.py": "simulation/test_seeds.py",
+    "testing/simulation/run.py": "simulation/test_seeds.py",
+    "testing/simulation/simulated_cluster.py": "simulation/test_failover.py",
+    "testing/simulation/workload.py": "simulation/test_seeds.py",
+}
 
 GENERATED = {"build", "dist", "headrace-data", "__pycache__"}
 HIDDEN_BUT_OURS = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml"}
@@ -130,6 +243,16 @@ def broad_excepts(source: str) -> list[int]:
     ]
 
 
+def time_imports(source: str) -> list[int]:
+    """Lines that import the module `time`, or names of it."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Import) and "time" in {alias.name for alias in node.names})
+        or (isinstance(node, ast.ImportFrom) and node.module == "time")
+    ]
+
+
 def task_starts(source: str) -> list[int]:
     """Lines that start a task: `create_task`, `ensure_future`, of asyncio or of a loop."""
     starters = {"create_task", "ensure_future", "run_coroutine_threadsafe"}
@@ -168,11 +291,27 @@ def file_opens(source: str) -> list[int]:
     return [call.lineno for call in calls if opens(call)]
 
 
+def class_names(source: str) -> list[str]:
+    """The classes that a module defines, without the underscore of private ones."""
+    classes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    return [node.name.lstrip("_") for node in classes]
+
+
+def code_modules() -> list[Path]:
+    """The modules that are neither a package's `__init__` nor a table of data."""
+    paths = (path for path in python_modules() if path.name != "__init__.py")
+    return [path for path in paths if not is_table(relative(path))]
+
+
+def surface_of(name: str) -> str:
+    """The surface that a module is part of, or nothing for those that all share one name space."""
+    return next((surface for surface in SURFACES if name.startswith(surface)), "")
+
+
 def listed_modules() -> list[str]:
-    """The modules that docs/architecture.md lists, as paths below the package."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    section = text.split("\n## File map\n", 1)[1].split("\n## ", 1)[0]
-    return re.findall(r"^- `([\w/]+\.py)`", section, re.MULTILINE)
+    """The modules that docs/modules.md lists, as paths below the package."""
+    text = (ROOT / "docs" / "modules.md").read_text()
+    return re.findall(r"^- `([\w/]+\.py)`", text, re.MULTILINE)
 
 
 def test_modules_stay_short() -> None:
@@ -200,6 +339,39 @@ def test_modules_are_nouns_not_drawers() -> None:
     assert [relative(path) for path in python_modules() if path.name in drawers] == []
 
 
+def test_class_names_are_unique() -> None:
+    """A name that two classes share sends every second reader to the wrong one."""
+    homes = defaultdict(list)
+    for path in code_modules():
+        for name in class_names(path.read_text()):
+            homes[name].append(relative(path))
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+def test_module_names_are_unique_or_told_apart_by_their_surface() -> None:
+    """See SURFACES: elsewhere a name is one module's, or that of a role in its package."""
+    homes = defaultdict(list)
+    for path in code_modules():
+        if path.stem not in ROLE_MODULES and path.stem != "__main__":
+            homes[surface_of(relative(path)), path.stem].append(relative(path))
+    shared = {stem: modules for (_, stem), modules in homes.items() if len(modules) > 1}
+    assert set(shared) == set(SHARED_MODULE_NAMES), shared
+
+
+def test_unit_tests_mirror_the_modules() -> None:
+    """A module's tests have its name and place, or TESTED_ELSEWHERE says where they are."""
+    tests = ROOT / "tests"
+    unmirrored = {
+        relative(path)
+        for path in code_modules()
+        if len(path.read_text().splitlines()) > TESTED_LINES_MIN
+        and not (tests / "unit" / relative(path)).with_name(f"test_{path.name}").exists()
+    }
+    assert unmirrored == set(TESTED_ELSEWHERE)
+    files = [where for where in TESTED_ELSEWHERE.values() if where.endswith(".py")]
+    assert [name for name in files if not (tests / name).exists()] == []
+
+
 def test_everything_is_caught_only_at_a_boundary() -> None:
     found = {relative(path): broad_excepts(path.read_text()) for path in python_modules()}
     assert {name for name, lines in found.items() if lines} == set(BROAD_EXCEPTS)
@@ -217,6 +389,12 @@ def test_no_timer_is_asked_when_it_is_due() -> None:
     found = {relative(path): timer_times(path.read_text()) for path in python_modules()}
     # Spark's columns have a `when` too.
     assert not {name for name in found if found[name] and not name.startswith("pipelines/")}
+
+
+def test_clients_read_the_time_from_their_clock() -> None:
+    """Use `Cluster.clock`; threads that wait in real time have one in client/blocking.py."""
+    found = {relative(path): time_imports(path.read_text()) for path in python_modules()}
+    assert [name for name in found if found[name] and name.startswith("client/")] == []
 
 
 def test_only_the_storage_shell_and_the_surfaces_open_files() -> None:
@@ -242,14 +420,13 @@ def test_no_address_of_a_package_registry_is_in_the_tree() -> None:
     assert lines_matching(REGISTRY) == []
 
 
-def test_file_map_lists_every_module_once_and_nothing_else() -> None:
-    modules = [relative(path) for path in python_modules() if path.name != "__init__.py"]
-    assert sorted(listed_modules()) == sorted(modules)
+def test_page_of_modules_lists_every_module_once_and_nothing_else() -> None:
+    assert sorted(listed_modules()) == sorted(map(relative, code_modules()))
 
 
-def test_file_map_says_what_the_modules_say_of_themselves() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    assert with_file_map(page, file_map(PACKAGE)) == page, "run tools/make_file_map.py"
+def test_page_of_modules_says_what_the_modules_say_of_themselves() -> None:
+    page = (ROOT / "docs" / "modules.md").read_text()
+    assert modules_page(PACKAGE) == page, "run tools/make_file_map.py"
 
 
 def test_the_page_about_compatibility_tells_the_settings_that_the_code_declares() -> None:
@@ -338,7 +515,11 @@ def test_rules_find_what_they_look_for() -> None:
     assert file_opens("open('x')\nos.open('x', 0)\nPath('x').read_text()\nlog.open()") == [1, 2, 3]
     assert task_starts("asyncio.create_task(x)\nloop.create_task(x)\nensure_future(x)") == [1, 2, 3]
     assert task_starts("scope.start(x)") == []
+    assert class_names("class _A:\n    class B:\n        pass") == ["A", "B"]
+    assert surface_of("cli/log/dump.py") == "cli/"
+    assert surface_of("storage/log.py") == ""
     assert timer_times("handle.when()\nwhen = 1") == [1]
+    assert time_imports("import time\nfrom time import monotonic\nimport timeit") == [1, 2]
     assert UNFINISHED.search("# TO" + "DO: later")
     assert MACHINE_PATH.search("see /ho" + "me/someone/notes")
     assert not MACHINE_PATH.search("see docs/work/notes")

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.client.metrics import CONSUMER_METRICS, PRODUCER_METRICS
 from headrace.client.options import ADMIN_OPTIONS, CONSUMER_OPTIONS, PRODUCER_OPTIONS
-from headrace.client.options_table import INT_MAX, LONG_MAX, Option
+from headrace.options import INT_MAX, LONG_MAX, Option
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "client-options.md"
 
@@ -59,11 +59,11 @@ def render() -> str:
             "",
             "## Producer",
             "",
-            *_options(one for one in PRODUCER_OPTIONS.values() if one.name not in common),
+            *_options(PRODUCER_OPTIONS[name] for name in PRODUCER_OPTIONS if name not in common),
             "",
             "## Consumer",
             "",
-            *_options(one for one in CONSUMER_OPTIONS.values() if one.name not in common),
+            *_options(CONSUMER_OPTIONS[name] for name in CONSUMER_OPTIONS if name not in common),
             "",
             "## Metrics of a producer",
             "",
@@ -79,7 +79,16 @@ def render() -> str:
 
 
 def _options(options: Iterable[Option]) -> list[str]:
-    rows = [(_names(one), _default(one), one.kind.allowed, _kafka(one), one.doc) for one in options]
+    rows = [
+        (
+            _names(option),
+            _default(option),
+            option.type.allowed_value,
+            _kafka(option),
+            option.doc,
+        )
+        for option in options
+    ]
     return _table(("Option", "Default", "Allowed", "Kafka's property", "Meaning"), rows)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from sys import float_info
 
-from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigType, Setting
+from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from headrace.options import Number, Option
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -62,20 +63,20 @@ def render() -> str:
     )
 
 
-def _topic_row(setting: Setting) -> tuple[str, ...]:
-    synonym = f"`{setting.synonym}`" if setting.synonym else ""
-    return f"`{setting.name}`", _default(setting), _allowed(setting), synonym, setting.doc
+def _topic_row(setting: Option) -> tuple[str, ...]:
+    inherited = f"`{setting.inherits}`" if setting.inherits else ""
+    return f"`{setting.name}`", _default(setting), _allowed(setting), inherited, setting.doc
 
 
-def _broker_row(setting: Setting) -> tuple[str, ...]:
+def _broker_row(setting: Option) -> tuple[str, ...]:
     dynamic = "yes" if setting.dynamic else "no"
     return f"`{setting.name}`", _default(setting), _allowed(setting), dynamic, setting.doc
 
 
-def _default(setting: Setting) -> str:
+def _default(setting: Option) -> str:
     text = setting.format(setting.default)
     if text is None:
-        return f"that of `{setting.fallback}`" if setting.fallback else "none"
+        return f"that of `{setting.inherits}`" if setting.inherits else "none"
     if text in _NO_LIMIT:
         return f"{text} (no limit)"
     for size, unit in _UNITS.get(setting.name.rsplit(".", 1)[-1], ()):
@@ -86,16 +87,12 @@ def _default(setting: Setting) -> str:
     return text
 
 
-def _allowed(setting: Setting) -> str:
-    if setting.kind not in (
-        ConfigType.SHORT,
-        ConfigType.INT,
-        ConfigType.LONG,
-        ConfigType.DOUBLE,
-    ):
-        return setting.allowed
-    least = f"at least {setting.minimum}" if setting.minimum is not None else "a whole number"
-    return least if setting.maximum is None else f"{least}, at most {setting.maximum}"
+def _allowed(setting: Option) -> str:
+    values = setting.type
+    if not isinstance(values, Number):
+        return values.allowed
+    least = f"at least {values.minimum}" if values.minimum is not None else "a whole number"
+    return least if values.maximum is None else f"{least}, at most {values.maximum}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Write the file map of docs/architecture.md from the modules' own docstrings.
+"""Write docs/modules.md, a line about every module, from the modules' own docstrings.
 
 A module's line is the first sentence of its docstring, so there is one place to say what it is.
 """
@@ -9,8 +9,16 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "architecture.md"
-HEADING = "## File map\n"
+PAGE = ROOT / "docs" / "modules.md"
+# Packages whose modules are rows of data, alike but for their subject: the package has a line.
+TABLES = ("config/kafka_settings", "protocol/messages")
+HEAD = """\
+# Modules
+
+A line about every module, in the words of its docstring. Paths are below `src/headrace`. How the
+packages fit together is in [architecture.md](architecture.md), where to begin with a change in
+[where-to-start.md](where-to-start.md). `tools/make_file_map.py` writes this page.
+"""
 
 
 def summary(source: str) -> str:
@@ -20,37 +28,38 @@ def summary(source: str) -> str:
     return re.split(r"\.(?:\s|$)", paragraph, maxsplit=1)[0]
 
 
-def file_map(package: Path) -> str:
-    """A list of the modules of every package; a package's own line comes from its `__init__`."""
-    directories = sorted({path.parent for path in package.rglob("*.py")})
-    parts = []
-    for directory in directories:
+def is_table(name: str) -> bool:
+    """Whether a module, as a path below the package, is a table of data without a line."""
+    return name.startswith(tuple(f"{table}/" for table in TABLES))
+
+
+def modules_page(package: Path) -> str:
+    """The page: the modules of every package, under the line of the package's `__init__`."""
+    parts = [HEAD]
+    for directory in sorted({path.parent for path in package.rglob("*.py")}):
         modules = sorted(path for path in directory.glob("*.py") if path.name != "__init__.py")
         if not modules:
             continue
         opening = directory / "__init__.py"
         about = summary(opening.read_text()) if opening.exists() else ""
         name = directory.relative_to(package.parent).as_posix()
-        lines = [f"**{name}**" + (f": {about}" if about else ""), ""]
-        for path in modules:
-            lines.append(f"- `{path.relative_to(package).as_posix()}`: {summary(path.read_text())}")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def with_file_map(page: str, text: str) -> str:
-    """The page with the text of its file map section replaced."""
-    before, heading, rest = page.partition(HEADING)
-    if not heading:
-        raise SystemExit(f"{PAGE.name} has no line {HEADING.strip()!r}")
-    after = rest.partition("\n## ")[2]
-    return f"{before}{heading}\n{text}\n## {after}"
+        names = {path.relative_to(package).as_posix(): path for path in modules}
+        lines = [
+            f"- `{listed}`: {summary(path.read_text())}"
+            for listed, path in names.items()
+            if not is_table(listed)
+        ]
+        if not lines:
+            about += f" ({len(modules)} modules)"
+        heading = f"**{name}**" + (f": {about}" if about else "")
+        parts.append("\n".join([heading, *(["", *lines] if lines else [])]) + "\n")
+    return "\n".join(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args()
-    PAGE.write_text(with_file_map(PAGE.read_text(), file_map(ROOT / "src" / "headrace")))
+    PAGE.write_text(modules_page(ROOT / "src" / "headrace"))
 
 
 if __name__ == "__main__":

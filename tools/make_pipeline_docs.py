@@ -7,7 +7,7 @@ A test fails when the page is not what this would write.
 
 from pathlib import Path
 
-from headrace.pipelines.spec.sections import Key, Section
+from headrace.pipelines.spec.sections import Section, SectionKey
 from headrace.pipelines.spec.table import SECTIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "pipelines.md"
@@ -47,7 +47,7 @@ def _section(section: Section) -> str:
     return "\n".join(lines)
 
 
-def _row(key: Key, section: Section) -> str:
+def _row(key: SectionKey, section: Section) -> str:
     default = key.default
     if key.required:
         default = "*required*"

@@ -12,12 +12,11 @@ from pathlib import Path
 from headrace.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
-    Scope,
-    Setting,
     accepted_settings,
     kafka_settings,
 )
 from headrace.config.accepted import NO_EFFECT, REFUSED
+from headrace.options import Option, Scope
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "compatibility.md"
 
@@ -53,7 +52,7 @@ def render() -> str:
         ("Topic settings", Scope.TOPIC, TOPIC_SETTINGS),
         ("Broker settings", Scope.BROKER, BROKER_SETTINGS),
         ("Group settings", Scope.GROUP, {}),
-        ("Settings of client metrics", Scope.CLIENT_METRICS, {}),
+        ("Settings of client metrics", Scope.CLIENT_METRICS, kafka_settings(Scope.CLIENT_METRICS)),
     ]
     parts = [INTRODUCTION]
     for title, scope, honoured in sections:
@@ -73,7 +72,7 @@ def render() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(kafka: Setting, honoured: Mapping[str, Setting]) -> tuple[str, str, str, str]:
+def _row(kafka: Option, honoured: Mapping[str, Option]) -> tuple[str, str, str, str]:
     ours = honoured.get(kafka.name)
     default = _text(kafka)
     if ours is None:
@@ -97,7 +96,7 @@ def _fate(name: str) -> str:
     return "refused, but for " + ", ".join(f"`{one}`" if one else "no value" for one in allowed)
 
 
-def _text(setting: Setting) -> str:
+def _text(setting: Option) -> str:
     text = setting.format(setting.default)
     return "none" if text is None else f"`{text}`" if text else "empty"
 

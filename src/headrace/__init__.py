@@ -18,7 +18,7 @@ from importlib import import_module
 
 __version__ = "0.2.0"
 
-# Importing `typing` for this one name would cost more than all the rest.
+# Importing `typing` for `TYPE_CHECKING` alone would cost more than the rest of this module.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         TransactionAbortable,
         TransactionAborted,
         TransactionFatal,
-        UnknownTopic,
         Unreachable,
     )
     from headrace.client.producer.producer import Producer
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
         ProducerRecord,
         RecordMetadata,
     )
-    from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
+    from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError, UnknownTopic
     from headrace.net.client_connection import ConnectionFailed
     from headrace.protocol.consumer_records import ConsumerRecord
     from headrace.types import TopicPartition
@@ -141,11 +140,10 @@ _MODULES = {
         "TransactionAbortable",
         "TransactionAborted",
         "TransactionFatal",
-        "UnknownTopic",
         "Unreachable",
     ),
     "client.producer.producer": ("Producer",),
-    "errors": ("ConfigError", "ErrorCode", "HeadraceError", "KafkaError"),
+    "errors": ("ConfigError", "ErrorCode", "HeadraceError", "KafkaError", "UnknownTopic"),
     "net.client_connection": ("ConnectionFailed",),
     "protocol.consumer_records": ("ConsumerRecord",),
     "types": ("TopicPartition",),
@@ -153,19 +151,25 @@ _MODULES = {
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-# Hidden from type checkers, which would take it as leave for every misspelt name.
+
+def exported_value(package: str, module_of: dict[str, str], name: str) -> object:
+    """The value of an exported name of a package, imported from the module it is defined in."""
+    module = module_of.get(name)
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{package}.{module}"), name)
+    # From now on the name is found without the package's `__getattr__`.
+    setattr(import_module(package), name, value)
+    return value
+
+
+# Hidden from type checkers, which would otherwise accept every misspelt name.
 if not TYPE_CHECKING:
 
     def __getattr__(name):
         if name in _PACKAGES:
             return import_module(f"{__name__}.{name}")
-        module = _MODULE_OF.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{module}"), name)
-        # Found without this function from now on.
-        globals()[name] = value
-        return value
+        return exported_value(__name__, _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

@@ -7,8 +7,8 @@
 Each client belongs to the event loop that it is first used on.
 """
 
-from headrace.client.admin.aio import Admin
-from headrace.client.consumer.aio import Consumer
-from headrace.client.producer.aio import Producer
+from headrace.client.admin.aio import AsyncAdmin as Admin
+from headrace.client.consumer.consumer import AsyncConsumer as Consumer
+from headrace.client.producer.producer import AsyncProducer as Producer
 
 __all__ = ["Admin", "Consumer", "Producer"]

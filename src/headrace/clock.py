@@ -1,11 +1,12 @@
-"""Time, as shells see it. Cores never import this: they take `now_ms` as an argument."""
+"""Clocks for code that does I/O. Sans-IO cores do not import them: they take `now_ms`."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a shell reads the time, so that a simulator can supply its own."""
+    """A source of the time, so that a simulator can supply its own."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch, as clients and segment files see it; may jump."""
@@ -26,11 +27,24 @@ class SystemClock:
         return time.monotonic()
 
 
-class SteadyClock:
-    """Another clock's time of day at the start, and its steady seconds since.
+def wall_seconds(clock: Clock) -> Callable[[], float]:
+    """A function that returns a clock's seconds since the epoch, for what is done for each record.
 
-    For timeouts that are told in milliseconds since the epoch: a jump of the system's time must not
-    end every session at once.
+    The machine's clock gives `time.time` itself: with a method around it the producer's `send`
+    takes half as long again, 400 ns instead of 270.
+    """
+    if isinstance(clock, SystemClock):
+        # Looked up now, not when the module was loaded: in a simulation it is another.
+        return time.time
+    # In the middle of the millisecond, so that cutting the rest off gives it back.
+    return lambda: (clock.now_ms() + 0.5) / 1000
+
+
+class SteadyClock:
+    """A time of day that never jumps: the first reading, plus the monotonic seconds since.
+
+    For timeouts that are stored in milliseconds since the epoch: a jump of the system's time must
+    not expire every session at once.
     """
 
     def __init__(self, clock: Clock) -> None:

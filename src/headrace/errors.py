@@ -5,6 +5,7 @@ the connection, a `StorageError` takes the log it happened in offline.
 """
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ErrorCode(IntEnum):
@@ -162,18 +163,91 @@ def error_code(value: int) -> ErrorCode:
     return known
 
 
+def code_words(code: ErrorCode) -> str:
+    """A code's name as words: `TOPIC_ALREADY_EXISTS` is "topic already exists"."""
+    return code.name.removesuffix("_EXCEPTION").replace("_", " ").lower()
+
+
+class Subject(NamedTuple):
+    """The thing that an error is about: ("topic", "orders"), or ("quorum",) if there is but one."""
+
+    kind: str
+    name: str | None = None
+
+    def __str__(self) -> str:
+        if self.name is None:
+            return self.kind
+        # A name from a peer may hold anything.
+        is_plain = self.name.isprintable() and self.name != ""
+        return f"{self.kind} {self.name if is_plain else repr(self.name)}"
+
+
 class HeadraceError(Exception):
-    """The root of every exception headrace raises on purpose."""
+    """The root of every exception headrace raises on purpose.
+
+    `what` says what happened to which thing, and `advice` what to do about it. The text is made of
+    these fields and never searched for them.
+    """
+
+    def __init__(self, what: str = "", *, advice: str = "") -> None:
+        super().__init__(with_advice(what, advice))
+        self.what = what
+        self.advice = advice
 
 
 class KafkaError(HeadraceError):
-    """An outcome the peer must be told about, as a code on the wire."""
+    """An outcome that a peer is told as a code on the wire, with a text where there is room."""
 
-    def __init__(self, code: ErrorCode, detail: str = "") -> None:
+    def __init__(
+        self,
+        code: ErrorCode,
+        what: str = "",
+        *,
+        advice: str = "",
+        subject: Subject | None = None,
+    ) -> None:
         assert code is not ErrorCode.NONE
-        super().__init__(f"{code.name}: {detail}" if detail else code.name)
+        super().__init__(f"{code.name}: {what}" if what else code.name, advice=advice)
         self.code = code
-        self.detail = detail
+        self.what = what
+        self.subject = subject
+
+    @property
+    def detail(self) -> str:
+        """The text on the wire: what happened, and the advice."""
+        return with_advice(self.what, self.advice)
+
+
+def with_advice(what: str, advice: str) -> str:
+    """The text of an error. `split_advice` undoes it."""
+    return f"{what}; {advice}" if what and advice else what or advice
+
+
+def split_advice(text: str) -> tuple[str, str]:
+    """The fields `what` and `advice` of a text that came over the wire."""
+    what, _, advice = text.partition("; ")
+    return what, advice
+
+
+class UnknownTopic(KafkaError):
+    """The cluster has no such topic or partition, so asking again will not help."""
+
+    def __init__(self, what: str, *, advice: str = "", subject: Subject | None = None) -> None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        super().__init__(code, what, advice=advice, subject=subject)
+
+
+def unknown_topic(name: str) -> UnknownTopic:
+    """The error of a topic that does not exist."""
+    topic = Subject("topic", name)
+    return UnknownTopic(f"{topic} does not exist", subject=topic)
+
+
+def unknown_partition(topic: str, partition: int, count: int | None = None) -> UnknownTopic:
+    """The error of a partition that its topic does not have; `count` is how many it has."""
+    subject = Subject("topic", topic)
+    numbers = f"it has {count}, numbered from 0 to {count - 1}" if count else ""
+    return UnknownTopic(f"{subject} has no partition {partition}", advice=numbers, subject=subject)
 
 
 class ProtocolError(HeadraceError):

@@ -1,8 +1,8 @@
-"""Owners of long-lived tasks, work done again and again, and a bug's way to the process's end.
+"""Owners of long-lived tasks, periodic tasks, and the report of bugs that end the process.
 
 Rule: the broker starts its tasks here and nowhere else, so that none fails unseen. A bug goes to
-the exception handler of the event loop, where bugs in callbacks arrive too; `stop_on_bugs` says
-what ends then. A process ends with status 70.
+the exception handler of the event loop, where bugs in callbacks arrive too; `stop_on_bugs` installs
+that handler. A process with a bug ends with status 70.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _WHERE = "headrace_bug"
 
 
 def is_operating_error(error: BaseException) -> bool:
-    """Whether an error is none of the program: a peer, a disk, a request, an end that was asked."""
+    """Whether an error is no bug but a failed peer or disk, a bad request, or a cancellation."""
     return isinstance(error, HeadraceError | OSError | asyncio.CancelledError)
 
 
@@ -40,9 +40,9 @@ def report_bug(where: str, error: BaseException) -> None:
 
 
 def bug_of(context: dict[str, Any]) -> tuple[str, BaseException] | None:
-    """Where the bug is that a loop's exception handler is called with, and the bug; None if none.
+    """The place of a bug and its exception, from an exception handler's context; None if no bug.
 
-    Operating errors that nobody waits for any more, and complaints without an error, are none.
+    Operating errors that nobody awaits any more, and messages without an exception, are no bugs.
     """
     error: BaseException | None = context.get("exception")
     where: str | None = context.get(_WHERE)
@@ -55,7 +55,7 @@ def bug_of(context: dict[str, Any]) -> tuple[str, BaseException] | None:
 
 
 def stop_on_bugs(loop: asyncio.AbstractEventLoop, on_bug: OnBug) -> None:
-    """Log every bug that shows on a loop with its stack, and call `on_bug` with each."""
+    """Log every bug that reaches a loop, with its stack, and call `on_bug` with each."""
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         bug = bug_of(context)
@@ -84,35 +84,35 @@ class TaskScope:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        # In the order they began, so that a simulated run ends them in the same one each time.
+        # In the order they began, so that every replay of a simulation ends them in that order.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
 
     def __len__(self) -> int:
-        """How many tasks have not ended."""
+        """The number of tasks that have not ended."""
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, None], name: str = "") -> asyncio.Task[None]:
         """Run `work`, which returns or is cancelled; any other end of it is a bug.
 
-        A HeadraceError too: work handles those that it expects. So is a CancelledError without a
-        call of `cancel`, which comes of a future that somebody else has cancelled.
+        Even a HeadraceError is: `work` handles those that it expects. So is a CancelledError
+        without a call of `cancel`: then `work` awaited a future that other code has cancelled.
         """
         task = self._begin(work, name)
         task.add_done_callback(self._ended)
         return task
 
     def start_awaited(self, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
-        """Run `work` for a caller that awaits the task, and handles its operating errors.
+        """Run `work` for a caller that awaits the task and handles its operating errors.
 
-        A bug is reported whether the caller is still there or not.
+        A bug is reported even if the caller no longer awaits the task.
         """
         task = self._begin(work, name)
         task.add_done_callback(self._ended_awaited)
         return task
 
     def cancel(self) -> None:
-        """Cancel all tasks without waiting for their ends, and those that are started later."""
+        """Cancel all tasks, and those that are started later, without waiting for their ends."""
         self._closed = True
         for task in tuple(self._tasks):
             task.cancel()
@@ -161,7 +161,7 @@ class TaskScope:
 
     def _ended_awaited(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
-        # Looked at here, so that nothing is said of an error whose caller is gone.
+        # Retrieved here, so that asyncio does not log an error whose caller is gone.
         error = None if task.cancelled() else task.exception()
         if error is not None and not is_operating_error(error):
             report_bug(self._label(task), error)
@@ -170,10 +170,11 @@ class TaskScope:
         return f"task {task.get_name()}"
 
 
-class Duty:
-    """Runs something once every `period_s`, one run at a time.
+class PeriodicTask:
+    """A periodic task: calls `run` once every `period_s`, never twice at a time.
 
-    A run that fails by a HeadraceError is logged and does not end it; any other error is a bug.
+    A run that fails by a HeadraceError is logged, and the next run follows; any other error is a
+    bug.
     NOT_CONTROLLER is no failure: another node has become the active controller.
     """
 
@@ -186,18 +187,18 @@ class Duty:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run it a period from now, and so on; from now anew if it was started before."""
+        """Begin the periods now; a task that was started before begins them anew."""
         self.stop()
         self._timer = asyncio.get_running_loop().call_later(self._period_s, self._begin)
 
-    def hurry(self) -> None:
-        """Run it now instead of when it is due; nothing if it runs, or was stopped."""
+    def run_now(self) -> None:
+        """Run now instead of at the end of the period; do nothing while running or stopped."""
         if self._timer is not None:
             self._timer.cancel()
             self._begin()
 
     def stop(self) -> None:
-        """Run it no more; a run that is under way is cancelled."""
+        """End the periods; a run that is under way is cancelled."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

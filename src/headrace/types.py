@@ -1,4 +1,4 @@
-"""Values every package shares. No logic beyond turning an id into text and back."""
+"""Types that every package shares. No logic beyond converting ids to text and back."""
 
 from base64 import b64decode, urlsafe_b64encode
 from typing import NamedTuple, TypeAlias

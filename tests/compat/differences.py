@@ -178,7 +178,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         parts=r'"previousProducerId":NUMBER,',
     ),
     Difference(
-        "Directories cannot be cordoned, so records of brokers have no list of such directories.",
+        "Only full directories are cordoned, so records of brokers have no list of them otherwise.",
         steps=("show a broker of metadata",),
         parts=r"cordonedDirectories=[^)]*",
     ),

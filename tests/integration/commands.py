@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.testing.time_limits import Deadline, scaled
+from tests.fork_server import COMMAND, Streams, server_of
 from tests.support import headrace_command
 
 SECONDS = scaled(60)
@@ -24,14 +25,13 @@ class Cli:
     def run(
         self, *arguments: str, stdin: bytes = b"", status: int = 0
     ) -> subprocess.CompletedProcess[bytes]:
-        result = subprocess.run(
-            [headrace_command(), *arguments],
-            input=stdin,
-            capture_output=True,
-            env=self.environment,
-            timeout=SECONDS,
-            check=False,
-        )
+        streams = Streams(subprocess.PIPE, subprocess.PIPE, subprocess.PIPE)
+        server = server_of(COMMAND, self.environment)
+        with server.start(arguments, self.environment, streams) as process:
+            output, errors = process.communicate(stdin, SECONDS)
+            code = process.poll()
+        assert code is not None
+        result = subprocess.CompletedProcess(arguments, code, output, errors)
         assert result.returncode == status, (arguments, result)
         assert b"Traceback" not in result.stderr, result.stderr.decode()
         return result

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.replication.isr_proposals import IsrKeeper
+from headrace.broker.replication.isr_proposals import IsrProposer
 from headrace.testing import Broker, BrokerError
 from headrace.testing.time_limits import wait_until
 from tests.integration.test_up import read_until
@@ -23,14 +23,14 @@ LAG_MS = 800
 
 PLANTED = """
 import os
-from headrace.broker.replication.isr_proposals import IsrKeeper
+from headrace.broker.replication.isr_proposals import IsrProposer
 
-async def look_at_all(self):
+async def mark_all_due(self):
     if self._node_id == {node_id} and os.path.exists({flag!r}):
         os.remove({flag!r})
         raise AssertionError("planted")
 
-IsrKeeper._look_at_all = look_at_all
+IsrProposer._mark_all_due = mark_all_due
 """
 
 
@@ -61,17 +61,17 @@ def test_a_bug_in_a_task_ends_the_process_with_status_70(
     with pytest.raises(BrokerError, match="had ended by itself with status 70"):
         broker.close()
     assert "CRITICAL bug in task in-sync replicas: this broker stops with status 70" in broker.log
-    assert "in look_at_all" in broker.log
+    assert "in mark_all_due" in broker.log
     assert "AssertionError: planted" in broker.log
 
 
 def test_a_bug_in_a_broker_on_a_thread_fails_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look_at_all(_: IsrKeeper) -> None:
+    async def mark_all_due(_: IsrProposer) -> None:
         raise AssertionError("planted")
 
     broker = Broker(in_process=True, config={"replica.lag.time.max.ms": LAG_MS})
     broker.start()
-    monkeypatch.setattr(IsrKeeper, "_look_at_all", look_at_all)
+    monkeypatch.setattr(IsrProposer, "_mark_all_due", mark_all_due)
     wait_until(lambda: not broker.is_running, 30, "the broker has ended")
     with pytest.raises(BrokerError, match="of a bug in task in-sync replicas") as caught:
         broker.stop()

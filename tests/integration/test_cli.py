@@ -174,7 +174,7 @@ def test_records_that_cannot_be_written_are_named(cli: Cli) -> None:
     data = b"".join(b"%d\n" % n for n in range(500)) + b"x" * 2000 + b"\nlast\n"
     result = cli.run("produce", "t", stdin=data, status=1)
     first, second = lines_of(result.stderr.decode())
-    assert first.startswith("headrace: line 501 of standard input not written: t-0: ")
+    assert first.startswith("headrace: line 501 of standard input not written: partition t-0: ")
     assert second.startswith("501 records, ")
     assert cli.text("consume", "t") == "".join(f"{n}\n" for n in range(500)) + "last\n"
 

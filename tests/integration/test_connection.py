@@ -10,19 +10,19 @@ import pytest
 import uvloop
 
 from headrace.errors import ProtocolError
-from headrace.net.server import Connection, ConnectionLimits, Reply, Server
+from headrace.net.server import ConnectionLimits, Reply, Server, ServerConnection
 from headrace.testing.time_limits import scaled
 from headrace.types import Buffer
 
 GENEROUS = ConnectionLimits(100, 100, -1)
-Respond = Callable[[Connection, memoryview], Reply | Awaitable[Reply]]
+Respond = Callable[[ServerConnection, memoryview], Reply | Awaitable[Reply]]
 
 
 def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def echo(_: Connection, body: memoryview) -> Reply:
+def echo(_: ServerConnection, body: memoryview) -> Reply:
     return [frame(bytes(body))]
 
 
@@ -60,7 +60,7 @@ def serve(
 def test_replies_leave_in_the_order_of_their_requests() -> None:
     waiting: dict[bytes, asyncio.Future[Reply]] = {}
 
-    def respond(_: Connection, body: memoryview) -> Reply | Awaitable[Reply]:
+    def respond(_: ServerConnection, body: memoryview) -> Reply | Awaitable[Reply]:
         name = bytes(body)
         if name.startswith(b"later"):
             waiting[name] = asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ def test_replies_leave_in_the_order_of_their_requests() -> None:
 def test_a_connection_with_too_much_in_flight_is_not_read() -> None:
     waiting: list[asyncio.Future[Reply]] = []
 
-    def respond(_: Connection, body: memoryview) -> Awaitable[Reply]:
+    def respond(_: ServerConnection, body: memoryview) -> Awaitable[Reply]:
         waiting.append(asyncio.get_running_loop().create_future())
         return waiting[-1]
 
@@ -118,7 +118,7 @@ def test_a_peer_that_does_not_read_stops_being_served_and_others_are_not_held_up
     answered = 0
     large: Buffer = bytes(1_000_000)
 
-    def respond(_: Connection, body: memoryview) -> Reply:
+    def respond(_: ServerConnection, body: memoryview) -> Reply:
         nonlocal answered
         if bytes(body) == b"small":
             return [frame(b"small")]
@@ -145,7 +145,7 @@ def test_a_peer_that_does_not_read_stops_being_served_and_others_are_not_held_up
 def test_bad_frames_close_their_connection_with_one_line_and_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def respond(connection: Connection, body: memoryview) -> Reply:
+    def respond(connection: ServerConnection, body: memoryview) -> Reply:
         if bytes(body) == b"bad":
             raise ProtocolError("nonsense")
         return echo(connection, body)
@@ -195,7 +195,7 @@ def test_connections_past_the_limits_are_refused_and_places_come_back() -> None:
 
 
 def test_silent_connections_are_closed_and_waiting_ones_are_not() -> None:
-    def respond(_: Connection, body: memoryview) -> Reply | Awaitable[Reply]:
+    def respond(_: ServerConnection, body: memoryview) -> Reply | Awaitable[Reply]:
         if bytes(body) == b"wait":
             return asyncio.get_running_loop().create_future()
         return [frame(bytes(body))]
@@ -223,7 +223,7 @@ def test_silent_connections_are_closed_and_waiting_ones_are_not() -> None:
 def test_closing_lets_requests_under_way_finish() -> None:
     pending: list[asyncio.Future[Reply]] = []
 
-    def respond(_: Connection, body: memoryview) -> Awaitable[Reply]:
+    def respond(_: ServerConnection, body: memoryview) -> Awaitable[Reply]:
         pending.append(asyncio.get_running_loop().create_future())
         return pending[-1]
 

@@ -39,8 +39,11 @@ def admin(broker: BrokerProcess) -> Iterator[Admin]:
         admin.alter_configs({THROTTLE: None}, broker=1)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    wait_until(condition, WAIT_S, "the condition does not hold")
+def until(condition: Callable[[], bool], broker: BrokerProcess | None = None) -> None:
+    """Wait for a condition; a failure shows what the broker has said."""
+    wait_until(
+        condition, WAIT_S, lambda: broker.log_text[-5000:] if broker else "the condition is false"
+    )
 
 
 def throttle(admin: Admin, rate: int) -> None:
@@ -144,6 +147,8 @@ def test_a_move_is_replaced_cancelled_and_goes_on_after_a_restart(
     with Producer(bootstrap_servers=broker.address) as producer:
         for number in range(200):
             producer.send(topic, b"%d" % number, partition=0)
+            if number % 50 == 0:
+                producer.flush()  # A piece is one batch at least, and must not be all of them.
     source = home_of(admin, tp)
     first = other(directories, source)
     second = other(directories, source, first)
@@ -158,7 +163,7 @@ def test_a_move_is_replaced_cancelled_and_goes_on_after_a_restart(
     broker.start()
     assert home_of(admin, tp) == source
     admin.alter_configs({THROTTLE: None}, broker=1)
-    until(lambda: home_of(admin, tp) == first)
+    until(lambda: home_of(admin, tp) == first, broker)
     assert values_of(broker.address, tp, 200) == list(range(200))
 
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.app import Broker, StartError
+from headrace.broker.app import BrokerServer, StartError
 from headrace.config import broker_config, read_properties
 from headrace.testing.ports import hold_port
-from tests.unit.test_kafka_settings import COMMON, SERVER
+from tests.unit.config.test_kafka_settings import COMMON, SERVER
 
 
-def make_broker(directory: Path, port: int) -> Broker:
+def make_broker(directory: Path, port: int) -> BrokerServer:
     properties = {
         "log.dirs": str(directory / "data"),
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
     }
-    return Broker(broker_config(properties))
+    return BrokerServer(broker_config(properties))
 
 
 def test_a_taken_port_is_named_and_the_data_stays_free_and_clean(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_properties_file_that_comes_with_kafka_starts_a_broker(
     text = text.replace(":9092", f":{port.number}").replace(":9093", f":{controller_port.number}")
 
     async def run() -> None:
-        broker = Broker(broker_config(read_properties(text)))
+        broker = BrokerServer(broker_config(read_properties(text)))
         await broker.start()
         assert broker.node.store.is_active
         await broker.stop()

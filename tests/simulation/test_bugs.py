@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headrace.broker.replication.isr_proposals import IsrKeeper
+from headrace.broker.replication.isr_proposals import IsrProposer
 from headrace.testing.simulation.hosts import Simulation
 from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 
@@ -16,7 +16,7 @@ def test_a_broker_with_a_bug_stops_by_itself_and_starts_again(
     cluster = SimulatedCluster(simulation, settings={"replica.lag.time.max.ms": "800"})
     planted = AssertionError("planted")
 
-    async def look_at_all(keeper: IsrKeeper) -> None:
+    async def mark_all_due(keeper: IsrProposer) -> None:
         if keeper._node_id == 2:
             monkeypatch.undo()
             raise planted
@@ -24,7 +24,7 @@ def test_a_broker_with_a_bug_stops_by_itself_and_starts_again(
     async def scenario() -> None:
         cluster.start()
         assert await cluster.whole(60)
-        monkeypatch.setattr(IsrKeeper, "_look_at_all", look_at_all)
+        monkeypatch.setattr(IsrProposer, "_mark_all_due", mark_all_due)
         while not cluster.fatal:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.01)

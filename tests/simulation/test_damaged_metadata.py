@@ -1,6 +1,7 @@
 """Files of the metadata damaged on one node of three, round by round: no topic is ever lost."""
 
 import asyncio
+import re
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from headrace import aio
 from headrace.client.admin.topics import NewTopic
 from headrace.testing.simulation.hosts import Simulation
 from headrace.testing.simulation.simulated_cluster import SimulatedCluster
-from headrace.testing.simulation.simulated_disk import DirectoryNode, Disk, FileNode
+from headrace.testing.simulation.simulated_disk import DirectoryNode, FileNode, SimulatedDisk
 
 ROUNDS = 12
 DATA = "/data"
@@ -18,7 +19,7 @@ METADATA = f"{DATA}/__cluster_metadata-0"
 SETTINGS = {"metadata.log.max.record.bytes.between.snapshots": "1500"}
 
 
-def damage(disk: Disk, rng: Random) -> str:
+def damage(disk: SimulatedDisk, rng: Random) -> str:
     """Damage one of the metadata's files in some way; which and how."""
     found: list[tuple[DirectoryNode, str, FileNode]] = []
     for path in (METADATA, DATA):
@@ -79,4 +80,37 @@ def test_no_topic_is_lost_while_a_majority_is_whole(seed: int) -> None:
             assert made <= image.topics.keys(), (done, made - image.topics.keys())
 
     simulation.run(scenario(), time_max=3000)
+    assert not simulation.loop.errors
+
+
+def test_a_node_that_lost_its_metadata_log_is_back_when_its_advice_is_followed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    simulation = Simulation(5)
+    cluster = SimulatedCluster(simulation)
+    lost, *others = cluster.hosts
+
+    async def scenario() -> None:
+        cluster.start()
+        assert await cluster.whole(60)
+        async with aio.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topics([NewTopic("orders", 1, 3)])
+        # Until it has a log of the partition: by that it knows that it had a metadata log.
+        await asyncio.sleep(5)
+        for host in cluster.hosts:
+            cluster.take_down(host, power_loss=False)
+        parent, _, name = METADATA.rpartition("/")
+        directory = lost.disk.directory(parent)
+        del directory.names[name], directory.durable[name]
+        cluster.bring_up(lost)
+        await asyncio.sleep(15)
+        [said] = [text for text in caplog.messages if "lost its metadata log" in text]
+        assert re.findall(r"waits for .*: start (.*?)\.", said) == ["the other controllers"]
+        for host in others:
+            cluster.bring_up(host)
+        assert await cluster.whole(60), (cluster.missing(), cluster.fatal)
+        image = cluster.image()
+        assert image is not None and "orders" in image.topics
+
+    simulation.run(scenario(), time_max=300)
     assert not simulation.loop.errors

@@ -8,6 +8,7 @@ import pytest
 from headrace import aio
 from headrace.client.admin.topics import NewTopic
 from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.run import LogLines
 from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 
 PARTITIONS = 3
@@ -95,3 +96,27 @@ def test_a_replica_that_stopped_before_the_others_lost_power_is_waited_for() -> 
 
     simulation.run(scenario(), time_max=300)
     assert not simulation.loop.errors
+
+
+def test_a_loss_of_power_on_all_machines_is_reported_for_each_partition() -> None:
+    """All logs end alike then, so no replica can tell that another had more."""
+    simulation, lines = Simulation(5), LogLines()
+    cluster = SimulatedCluster(simulation)
+
+    async def scenario() -> None:
+        cluster.start()
+        assert await cluster.whole(60)
+        async with aio.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topics([NewTopic("orders", PARTITIONS, 3)])
+        assert await cluster.whole(60)
+        await write(cluster, 0, RECORDS)
+        for host in cluster.hosts:
+            cluster.take_down(host, power_loss=True)
+        for host in cluster.hosts:
+            cluster.bring_up(host)
+        assert await cluster.whole(60), cluster.missing()
+
+    with lines.caught():
+        simulation.run(scenario(), time_max=300)
+    for index in range(PARTITIONS):
+        assert lines.report_loss(f"orders-{index}"), lines.lines

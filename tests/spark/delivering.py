@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.pipelines.source.delivery import Task, deliver
+from headrace.pipelines.source.delivery import SinkTask, deliver
 from headrace.pipelines.source.exactly_once import ExactlyOnce
 from headrace.pipelines.source.write_options import stream_write_options
 
@@ -26,5 +26,5 @@ def write_batches(servers: str, topic: str, notes: Path, batches: int) -> None:
     for batch in range(len(list(notes.iterdir())), batches):
         for task in range(TASKS):
             values = pa.record_batch({"value": rows(batch, task)})
-            deliver(ExactlyOnce(options, Task("killed", batch, task, 0)), [(topic, values)])
+            deliver(ExactlyOnce(options, SinkTask("killed", batch, task, 0)), [(topic, values)])
         (notes / str(batch)).touch()

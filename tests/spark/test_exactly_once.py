@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 
 import headrace
 from headrace.pipelines import sinks
-from headrace.pipelines.source.delivery import Span, Task, Written, deliver
+from headrace.pipelines.source.delivery import SinkTask, WrittenRows, WrittenSpan, deliver
 from headrace.pipelines.source.errors import SourceError
 from headrace.pipelines.source.exactly_once import ExactlyOnce
 from headrace.pipelines.source.write_options import WriteOptions, stream_write_options
@@ -45,7 +45,9 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
     return sorted(record.value for record in received(broker, topic))
 
 
-def attempt(broker: Broker, task: Task, *topics: str, rows: pa.RecordBatch = ROWS) -> Written:
+def attempt(
+    broker: Broker, task: SinkTask, *topics: str, rows: pa.RecordBatch = ROWS
+) -> WrittenRows:
     return deliver(ExactlyOnce(options(broker), task), [(topic, rows) for topic in topics])
 
 
@@ -65,26 +67,26 @@ def wait_for_rows(
 
 def test_a_task_that_is_run_again_finds_its_rows_written(spark_broker: Broker) -> None:
     topic = spark_broker.create_topic()
-    first = attempt(spark_broker, Task("again", 0, 0, 0), topic)
-    assert first.spans == {TopicPartition(topic, 0): Span(2, 0, 1)}
-    second = attempt(spark_broker, Task("again", 0, 0, 1), topic)
-    assert second == Written(Task("again", 0, 0, 1), {}, rows_before=2)
+    first = attempt(spark_broker, SinkTask("again", 0, 0, 0), topic)
+    assert first.spans == {TopicPartition(topic, 0): WrittenSpan(2, 0, 1)}
+    second = attempt(spark_broker, SinkTask("again", 0, 0, 1), topic)
+    assert second == WrittenRows(SinkTask("again", 0, 0, 1), {}, rows_before=2)
     assert values(spark_broker, topic) == [b"1", b"2"]
 
-    assert attempt(spark_broker, Task("again", 1, 0, 0), topic).rows == 2
+    assert attempt(spark_broker, SinkTask("again", 1, 0, 0), topic).rows == 2
     # Somebody who is late, and a batch behind.
-    assert attempt(spark_broker, Task("again", 0, 0, 2), topic).rows == 0
-    assert attempt(spark_broker, Task("again", 1, 1, 0), topic).rows == 2
-    assert attempt(spark_broker, Task("another", 0, 0, 0), topic).rows == 2
+    assert attempt(spark_broker, SinkTask("again", 0, 0, 2), topic).rows == 0
+    assert attempt(spark_broker, SinkTask("again", 1, 1, 0), topic).rows == 2
+    assert attempt(spark_broker, SinkTask("another", 0, 0, 0), topic).rows == 2
     assert Counter(values(spark_broker, topic)) == {b"1": 4, b"2": 4}
 
 
 def test_a_batch_counts_as_written_by_the_newest_of_its_topics(spark_broker: Broker) -> None:
     one, other = spark_broker.create_topic(), spark_broker.create_topic()
-    attempt(spark_broker, Task("topics", 0, 0, 0), one, other)
-    attempt(spark_broker, Task("topics", 1, 0, 0), other)
+    attempt(spark_broker, SinkTask("topics", 0, 0, 0), one, other)
+    attempt(spark_broker, SinkTask("topics", 1, 0, 0), other)
     for topic in (one, other):
-        assert attempt(spark_broker, Task("topics", 1, 0, 1), topic).rows == 0
+        assert attempt(spark_broker, SinkTask("topics", 1, 0, 1), topic).rows == 0
     assert len(values(spark_broker, one)) == 2
     assert len(values(spark_broker, other)) == 4
 
@@ -97,28 +99,28 @@ def recreate(broker: Broker, topic: str) -> None:
 
 def test_rows_that_went_with_their_topic_are_written_again(spark_broker: Broker) -> None:
     topic = spark_broker.create_topic()
-    attempt(spark_broker, Task("recreated", 0, 0, 0), topic)
+    attempt(spark_broker, SinkTask("recreated", 0, 0, 0), topic)
     recreate(spark_broker, topic)
-    assert attempt(spark_broker, Task("recreated", 0, 0, 1), topic).rows == 2
+    assert attempt(spark_broker, SinkTask("recreated", 0, 0, 1), topic).rows == 2
     assert values(spark_broker, topic) == [b"1", b"2"]
 
 
 def test_a_batch_of_which_one_topic_was_created_again_is_refused(spark_broker: Broker) -> None:
     kept, recreated = spark_broker.create_topic(), spark_broker.create_topic()
-    attempt(spark_broker, Task("halves", 0, 0, 0), kept, recreated)
+    attempt(spark_broker, SinkTask("halves", 0, 0, 0), kept, recreated)
     recreate(spark_broker, recreated)
     with pytest.raises(SourceError, match=f"written to 2 topics.*others than {kept} were deleted"):
-        attempt(spark_broker, Task("halves", 0, 0, 1), kept, recreated)
+        attempt(spark_broker, SinkTask("halves", 0, 0, 1), kept, recreated)
     assert len(values(spark_broker, kept)) == 2
     assert values(spark_broker, recreated) == []
 
 
 def test_of_two_attempts_at_once_the_older_one_writes_nothing(spark_broker: Broker) -> None:
     topic = spark_broker.create_topic()
-    zombie = ExactlyOnce(options(spark_broker), Task("two", 0, 0, 0))
+    zombie = ExactlyOnce(options(spark_broker), SinkTask("two", 0, 0, 0))
     zombie.begin()
     zombie.send(topic, ROWS)
-    assert attempt(spark_broker, Task("two", 0, 0, 1), topic).rows == 2
+    assert attempt(spark_broker, SinkTask("two", 0, 0, 1), topic).rows == 2
     with pytest.raises(SourceError, match="another attempt of task 0 of batch 0 has taken over"):
         zombie.commit()
     zombie.abort()
@@ -133,18 +135,18 @@ def test_rows_of_a_task_that_fails_are_never_read(spark_broker: Broker) -> None:
         raise KeyError("the query's own")
 
     with pytest.raises(KeyError, match="the query's own"):
-        deliver(ExactlyOnce(options(spark_broker), Task("fails", 0, 0, 0)), failing())
+        deliver(ExactlyOnce(options(spark_broker), SinkTask("fails", 0, 0, 0)), failing())
     # Nobody has to wait for the timeout of the transaction.
     assert values(spark_broker, topic) == []
-    assert attempt(spark_broker, Task("fails", 0, 0, 1), topic).rows == 2
+    assert attempt(spark_broker, SinkTask("fails", 0, 0, 1), topic).rows == 2
     assert values(spark_broker, topic) == [b"1", b"2"]
 
 
 def test_other_rows_than_before_are_refused(spark_broker: Broker) -> None:
     topic = spark_broker.create_topic()
-    attempt(spark_broker, Task("other", 0, 0, 0), topic)
+    attempt(spark_broker, SinkTask("other", 0, 0, 0), topic)
     with pytest.raises(SourceError, match="has 1 rows, and had 2 when it was written: exactly"):
-        attempt(spark_broker, Task("other", 0, 0, 1), topic, rows=ROWS.slice(1))
+        attempt(spark_broker, SinkTask("other", 0, 0, 1), topic, rows=ROWS.slice(1))
     assert values(spark_broker, topic) == [b"1", b"2"]
 
 
@@ -152,7 +154,7 @@ def test_a_timeout_that_the_broker_does_not_allow_is_named(spark_broker: Broker)
     topic = spark_broker.create_topic()
     patient = options(spark_broker, **{"kafka.transaction.timeout.ms": str(2**31 - 1)})
     with pytest.raises(SourceError, match=r"lower kafka\.transaction\.timeout\.ms, or raise its"):
-        deliver(ExactlyOnce(patient, Task("patient", 0, 0, 0)), [(topic, ROWS)])
+        deliver(ExactlyOnce(patient, SinkTask("patient", 0, 0, 0)), [(topic, ROWS)])
 
 
 def test_rows_are_written_once_by_processes_that_are_killed_or_wake_up_late(
@@ -207,7 +209,7 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so(
 ) -> None:
     topic = spark_broker.create_topic()
     hurried = options(spark_broker, **{"kafka.transaction.timeout.ms": "500"})
-    slow = ExactlyOnce(hurried, Task("slow", 0, 0, 0))
+    slow = ExactlyOnce(hurried, SinkTask("slow", 0, 0, 0))
     slow.send(topic, ROWS)
     wait_for_rows(spark_broker.bootstrap_servers, topic, 2, "read_uncommitted")
     with headrace.Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
@@ -380,7 +382,7 @@ def test_a_batch_write_with_a_name_is_written_once(
 def test_who_watches_sees_which_batches_are_written(spark_broker: Broker) -> None:
     """A group for each task: its offset is the next batch, its metadata the last."""
     topic = spark_broker.create_topic()
-    attempt(spark_broker, Task("seen", 6, 3, 0), topic)
+    attempt(spark_broker, SinkTask("seen", 6, 3, 0), topic)
     with headrace.Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         found = admin.group_offsets("headrace-seen-3")
         topic_id = uuid_text(admin.describe_topic(topic).topic_id)

@@ -19,8 +19,14 @@ from headrace.pipelines.frames.decoding import (
     dead_letters,
     good_rows,
 )
-from headrace.pipelines.frames.errors import BuildError
-from headrace.pipelines.spec.model import Decode, OnError, Pipeline, Place, TopicSource
+from headrace.pipelines.spec.model import (
+    BuildError,
+    Decode,
+    OnError,
+    Pipeline,
+    SourceLocation,
+    TopicSource,
+)
 
 RECORDS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
@@ -268,7 +274,7 @@ def test_a_declaration_that_says_no_way_to_decode_is_refused(
     spark: SparkSession, decode: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(BuildError) as caught:
-        good_rows(PIPELINE, source(**decode, place=Place("a.yaml", 4)), records(spark, []))
+        good_rows(PIPELINE, source(**decode, place=SourceLocation("a.yaml", 4)), records(spark, []))
     assert str(caught.value).startswith(f"a.yaml:4: source orders: {text}")
 
 

@@ -11,16 +11,16 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.pipelines.frames.dataframes import sink_frame
-from headrace.pipelines.frames.errors import BuildError
 from headrace.pipelines.spec.model import (
+    BuildError,
     ConsoleSink,
     DeduplicateStep,
     FormatSource,
     Pipeline,
-    Place,
     PythonStep,
     Sink,
     Source,
+    SourceLocation,
     SqlStep,
     Step,
     Watermark,
@@ -205,7 +205,7 @@ def test_functions_keep_state_and_their_files_reach_the_workers(
 
 
 RATE = FormatSource("ticks", "rate", streaming=True)
-PLACE = Place("ticks.yaml", 7)
+PLACE = SourceLocation("ticks.yaml", 7)
 
 
 def refusal(spark: SparkSession, step: Step, directory: Path = Path()) -> str:
@@ -241,7 +241,7 @@ def refusal(spark: SparkSession, step: Step, directory: Path = Path()) -> str:
 def test_a_query_that_is_wrong_is_told_with_its_line(
     spark: SparkSession, sql: str, text: str
 ) -> None:
-    step = SqlStep("s", sql, place=PLACE, sql_place=Place("ticks.yaml", 8))
+    step = SqlStep("s", sql, place=PLACE, sql_place=SourceLocation("ticks.yaml", 8))
     assert refusal(spark, step).startswith(f"ticks.yaml:{text}")
 
 

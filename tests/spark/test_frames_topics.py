@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headrace
 from headrace.pipelines.frames.dataframes import dead_letter_frame, dead_letter_sources, sink_frame
-from headrace.pipelines.frames.errors import BuildError
 from headrace.pipelines.spec.model import (
+    BuildError,
     ConsoleSink,
     DeadLetters,
     Decode,

@@ -14,7 +14,7 @@ from headrace import Admin
 from headrace.pipelines.locations import notes_directory
 from headrace.pipelines.run.checkpoints import do_resets, plan_resets, query_parts
 from headrace.pipelines.run.queries import StopRequest
-from headrace.pipelines.run.run_state import AlreadyRunning, Phase, RunState, read_state
+from headrace.pipelines.run.run_state import AlreadyRunning, RunPhase, RunState, read_state
 from headrace.pipelines.run.runner import check_plan, run
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
@@ -75,7 +75,7 @@ def test_orders_are_counted_kept_and_sorted_out(
 
     state = run_now(path, on_progress=seen.append)
 
-    assert state.phase is Phase.FINISHED
+    assert state.phase is RunPhase.FINISHED
     rows = {one.name: (one.rows_in, one.rows_out, one.lag) for one in state.queries}
     assert rows == {
         "totals": (33, 6, 0),
@@ -97,9 +97,9 @@ def test_orders_are_counted_kept_and_sorted_out(
     assert dead.value == b"{bad"
     assert (headers["headrace.pipeline"], headers["headrace.source"]) == ("run-orders", "orders")
     assert list(dict.fromkeys(one.phase for one in seen)) == [
-        Phase.STARTING,
-        Phase.RUNNING,
-        Phase.FINISHED,
+        RunPhase.STARTING,
+        RunPhase.RUNNING,
+        RunPhase.FINISHED,
     ]
     with Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         for query in rows:
@@ -159,7 +159,7 @@ def test_a_run_stops_between_batches_when_it_is_asked_to(
     stop.request()
     thread.join(scaled(60))
     [state] = ended
-    assert state.phase is Phase.STOPPED
+    assert state.phase is RunPhase.STOPPED
     assert [(one.rows_in, one.rows_out, one.active) for one in state.queries] == [(2, 2, False)]
     with Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         offsets = admin.group_offsets("run-endless.lake")
@@ -203,7 +203,7 @@ def test_a_run_goes_on_after_its_broker_was_away(
 
     warnings: list[str] = []
     state = run(load(path), on_progress=watch, on_warning=warnings.append, stop=stop)
-    assert (state.phase, steps) == (Phase.STOPPED, ["killed", "restarted"])
+    assert (state.phase, steps) == (RunPhase.STOPPED, ["killed", "restarted"])
     assert [query.rows_out for query in state.queries] == [2]
     waiting, going_on = [line for line in warnings if "broker" in line]
     assert waiting.endswith("; waiting, and going on when the brokers answer")

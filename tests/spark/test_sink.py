@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import headrace
-from headrace.pipelines.source.delivery import AtLeastOnce, Span, Task, deliver
+from headrace.pipelines.source.delivery import AtLeastOnce, SinkTask, WrittenSpan, deliver
 from headrace.pipelines.source.write_options import batch_write_options
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.testing import Broker
@@ -139,14 +139,14 @@ BATCH = pa.record_batch({"key": ["a", "b"], "value": ["1", "2"]})
 def test_a_delivery_tells_what_it_has_written_where(spark_broker: Broker) -> None:
     one, other = spark_broker.create_topic(), spark_broker.create_topic()
     options = batch_write_options({"kafka.bootstrap.servers": spark_broker.bootstrap_servers})
-    task = Task("query", 3, 1, 0)
+    task = SinkTask("query", 3, 1, 0)
     for first in (0, 4):
         written = deliver(AtLeastOnce(options, task), [(one, BATCH), (other, BATCH), (one, BATCH)])
         assert written.task is task
         assert written.rows == 6
         assert written.spans == {
-            TopicPartition(one, 0): Span(4, first, first + 3),
-            TopicPartition(other, 0): Span(2, first // 2, first // 2 + 1),
+            TopicPartition(one, 0): WrittenSpan(4, first, first + 3),
+            TopicPartition(other, 0): WrittenSpan(2, first // 2, first // 2 + 1),
         }
 
 
@@ -164,5 +164,5 @@ def test_a_delivery_that_fails_ends_its_producer_without_waiting_for_answers() -
             raise KeyError("the query's own")
 
         with pytest.raises(KeyError, match="the query's own"):
-            deliver(AtLeastOnce(options, Task(None, None, 0, 0)), rows())
+            deliver(AtLeastOnce(options, SinkTask(None, None, 0, 0)), rows())
         assert not [thread for thread in threading.enumerate() if "failing" in thread.name]

@@ -28,9 +28,9 @@ from headrace.pipelines.spec.model import (
     IcebergSink,
     OutputMode,
     Pipeline,
-    Place,
     PostgresSink,
     Sink,
+    SourceLocation,
     SpecError,
     Target,
     Trigger,
@@ -40,7 +40,7 @@ from tests.integration.client.postgres import postgres_server
 SCHEMA = "id BIGINT, region STRING, at TIMESTAMP, tags ARRAY<STRING>"
 PIPELINE = Pipeline("orders", sources=(), sinks=())
 NOW = Trigger(available_now=True)
-PLACE = Place("orders.yaml", 12)
+PLACE = SourceLocation("orders.yaml", 12)
 
 Row = dict[str, Any]
 

@@ -12,8 +12,8 @@ from headrace.pipelines.spec.model import (
     DeadLetters,
     OutputMode,
     Pipeline,
-    Place,
     Sink,
+    SourceLocation,
     SpecError,
     TopicSink,
     TopicSource,
@@ -23,7 +23,7 @@ from headrace.testing import Broker
 from headrace.types import TopicPartition
 
 NOW = Trigger(available_now=True)
-PLACE = Place("orders.yaml", 12)
+PLACE = SourceLocation("orders.yaml", 12)
 ORDERS = (
     '{"id": 1, "region": "north", "at": "2026-01-01T00:00:01Z", "tags": {"a": "b"}}\n'
     '{"id": 2, "region": "south", "at": "2026-01-01T00:00:02Z"}\n'

@@ -14,12 +14,12 @@ from pyspark.sql.streaming.datasource import (
 
 import headrace
 from headrace import TopicPartition
-from headrace.pipelines.source.brokers import Topics, borrowed, close_idle, commit_progress
+from headrace.pipelines.source.brokers import SourceTopics, borrowed, close_idle, commit_progress
 from headrace.pipelines.source.errors import DataLoss, OptionError, SourceError
-from headrace.pipelines.source.filters import Pruning
+from headrace.pipelines.source.filters import OffsetFilter
 from headrace.pipelines.source.offset_ranges import RangePartition
 from headrace.pipelines.source.read_options import TOPIC_IDS, batch_options, stream_options
-from headrace.pipelines.source.readers import BatchReader, StreamReader, batch_ranges
+from headrace.pipelines.source.readers import SparkBatchReader, StreamReader, batch_ranges
 from headrace.testing import Broker
 from headrace.types import uuid_text
 
@@ -59,11 +59,13 @@ class Given:
     def each(self, *numbers: int) -> str:
         return json.dumps({self.topic: {str(n): number for n, number in enumerate(numbers)}})
 
-    def planned(self, pruning: Pruning | None = None, **given: object) -> list[tuple[int, int]]:
+    def planned(
+        self, pruning: OffsetFilter | None = None, **given: object
+    ) -> list[tuple[int, int]]:
         """The offsets of each partition that a batch reads."""
         options = batch_options(self.texts(**given))
         with borrowed(options.client) as link:
-            ranges = batch_ranges(options, Topics(options, link), pruning or Pruning())
+            ranges = batch_ranges(options, SourceTopics(options, link), pruning or OffsetFilter())
         return [(one.start, one.end) for one in ranges]
 
     def stream(self, **given: object) -> StreamReader:
@@ -101,10 +103,10 @@ def test_bounds_of_a_batch(given: Given) -> None:
 
 
 def test_filters_narrow_a_batch(given: Given) -> None:
-    assert given.planned(Pruning(first_offset=4, end_offset=6)) == [(4, 6), (4, 6)]
-    assert given.planned(Pruning(since_ms=2500)) == [(2, 10), (2, 10)]
-    assert given.planned(Pruning(since_ms=99_000)) == [(10, 10), (10, 10)]
-    reader = BatchReader(batch_options(given.texts(minPartitions=4)))
+    assert given.planned(OffsetFilter(first_offset=4, end_offset=6)) == [(4, 6), (4, 6)]
+    assert given.planned(OffsetFilter(since_ms=2500)) == [(2, 10), (2, 10)]
+    assert given.planned(OffsetFilter(since_ms=99_000)) == [(10, 10), (10, 10)]
+    reader = SparkBatchReader(batch_options(given.texts(minPartitions=4)))
     parts = [one.range for one in reader.partitions() if isinstance(one, RangePartition)]
     assert [(one.start, one.end) for one in parts] == [(0, 5), (5, 10)] * 2
 

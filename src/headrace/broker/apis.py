@@ -1,4 +1,4 @@
-"""The APIs a node serves: each with its handler and what dispatch does with its requests.
+"""The table of the APIs a node serves: handler, access rights, audience, quota.
 
 A new API begins here: a row, the handler it names, and the message tables in `protocol/apis.py`.
 """
@@ -44,7 +44,7 @@ from headrace.broker.handlers import (
 )
 from headrace.broker.request import Access, Handler, RequestContext
 from headrace.config import BrokerConfig
-from headrace.metadata.image import ResourceType
+from headrace.metadata.image import ConfigResourceType
 from headrace.protocol.apis import Api
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.fetch import FetchRequest
@@ -56,7 +56,7 @@ from headrace.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
 
 
 class Audience(Enum):
-    """Who sends the requests of an API, and so at which listeners it is served."""
+    """The senders of an API's requests, which decide at which listeners it is served."""
 
     CLIENTS = auto()  # Clients and other brokers, at the listeners of brokers.
     CONTROLLERS = auto()  # Other nodes, at the listeners of controllers.
@@ -74,12 +74,12 @@ class QuotaClass(Enum):
 
 
 class ServedApi(NamedTuple):
-    """What a node does with the requests of an API.
+    """An API that a node serves: its handler, the rights it needs, and how it is dispatched.
 
     A sender needs every right of `access`, which the dispatcher asks the authorizer for. A handler
     that answers for each of many resources may ask `RequestContext.allowed` of the same rights.
-    `forwarded` requests come in at every listener and are answered by the active controller; a node
-    that is not it passes them on, but for those of which `is_local` is true. The handler of a
+    `forwarded` requests are accepted at every listener and answered by the active controller; other
+    nodes pass them on to it, except those for which `is_local` is true. The handler of a
     `read_only` API changes nothing that outlives the request, so that a bug in it costs its client
     the connection; a bug in any other handler stops the process. Requests that are answered
     `before_ready` do not wait until the node has caught up: a quorum forms with them.
@@ -108,7 +108,7 @@ _CLUSTER, _TRANSACTIONAL_ID = AclResourceType.CLUSTER, AclResourceType.TRANSACTI
 # Kinds of keys in FindCoordinator.
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 
-# What everybody may do: requests before and for authentication, and about the sender itself.
+# For everybody: requests before and for authentication, and about the sender itself.
 FREE: tuple[Access, ...] = ()
 
 
@@ -178,7 +178,7 @@ def _groups_of_offsets(context: RequestContext, request: OffsetFetchRequest) -> 
 
 
 def _topics_of_offsets(context: RequestContext, request: OffsetFetchRequest) -> Iterable[str]:
-    # Without topics all offsets of a group are wanted, which the right to the group allows.
+    # Without topics all offsets of a group are fetched, which the right to the group allows.
     yield from _names(context, request.topics or ())
     for group in request.groups:
         yield from _names(context, group.topics or ())
@@ -205,7 +205,7 @@ def _transactional_id_to_extend(
 def _cluster_of_verifier(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Iterable[str]:
-    """Since version 4 brokers ask, for the transactions of their clients (KIP-890)."""
+    """The cluster, if a broker verifies transactions of its clients (version 4, KIP-890)."""
     return (CLUSTER_NAME,) if request.transactions else ()
 
 
@@ -220,12 +220,12 @@ def _configs(operation: AclOperation) -> tuple[Access, ...]:
         ]
 
     def cluster(context: RequestContext, request: Any) -> Iterable[str]:
-        own = {ResourceType.TOPIC, ResourceType.GROUP}
+        own = {ConfigResourceType.TOPIC, ConfigResourceType.GROUP}
         return [CLUSTER_NAME for resource in request.resources if resource.resource_type not in own]
 
     return (
-        Access(operation, _TOPIC, named(ResourceType.TOPIC)),
-        Access(operation, _GROUP, named(ResourceType.GROUP)),
+        Access(operation, _TOPIC, named(ConfigResourceType.TOPIC)),
+        Access(operation, _GROUP, named(ConfigResourceType.GROUP)),
         Access(operation, _CLUSTER, cluster),
     )
 
@@ -398,14 +398,17 @@ SERVED = (
         configs.alter_incrementally,
         _configs(_ALTER_CONFIGS),
         forwarded=True,
-        is_local=configs.names_loggers,
+        is_local=configs.changes_log_levels,
     ),
     ServedApi(
-        Api.ALTER_PARTITION_REASSIGNMENTS, reassignments.alter, _cluster(_ALTER), forwarded=True
+        Api.ALTER_PARTITION_REASSIGNMENTS,
+        reassignments.alter_reassignments,
+        _cluster(_ALTER),
+        forwarded=True,
     ),
     ServedApi(
         Api.LIST_PARTITION_REASSIGNMENTS,
-        reassignments.listed,
+        reassignments.list_reassignments,
         _cluster(_DESCRIBE),
         forwarded=True,
         read_only=True,

@@ -1,4 +1,4 @@
-"""A node from its parts: how they are made, and the order in which they start and stop."""
+"""A node as a whole: its parts are made, started and stopped here, in order."""
 
 import asyncio
 import gc
@@ -17,14 +17,17 @@ import uvloop
 
 from headrace import __version__
 from headrace.broker.apis import SERVED, served_at
-from headrace.broker.cluster.broker_lifecycle import Membership
-from headrace.broker.cluster.channels import ControllerLink, Peers
-from headrace.broker.cluster.controller import Controller
+from headrace.broker.cluster.broker_lifecycle import BrokerLifecycle
+from headrace.broker.cluster.channels import BrokerChannels, ControllerChannel
+from headrace.broker.cluster.controller import ActiveController
 from headrace.broker.compactor import Compactor
 from headrace.broker.coordination.group_topics import GroupTopics
-from headrace.broker.coordination.runtime import OFFSETS_TOPIC, Coordinators
-from headrace.broker.coordination.transaction_coordinator import MarkerSender, Transactions
-from headrace.broker.coordination.transaction_verifier import Verifier
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC, CoordinatorRuntime
+from headrace.broker.coordination.transaction_coordinator import (
+    MarkerSender,
+    TransactionCoordinator,
+)
+from headrace.broker.coordination.transaction_verifier import TransactionVerifier
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
@@ -34,14 +37,14 @@ from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.quorum.quorum import Quorum
-from headrace.broker.replication.flush_queue import Flusher
-from headrace.broker.replication.isr_proposals import IsrKeeper
-from headrace.broker.replication.offline_replicas import LostReplicas
-from headrace.broker.replication.replica_fetchers import Fetchers
-from headrace.broker.replication.replica_manager import Replicas
+from headrace.broker.quorum.quorum import QuorumNode
+from headrace.broker.replication.flush_queue import FlushQueue
+from headrace.broker.replication.isr_proposals import IsrProposer
+from headrace.broker.replication.offline_replicas import OfflineReplicaReporter
+from headrace.broker.replication.replica_fetchers import ReplicaFetchers
+from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.scrubber import Scrubber
-from headrace.broker.thread_pools import Workers
+from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.coordinator.groups.group_shard import GroupShard
@@ -61,7 +64,7 @@ from headrace.types import uuid_text
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
-    """What a shard of groups needs to know."""
+    """The settings of a shard of groups, from the configuration of the broker."""
     return GroupSettings(
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
@@ -75,7 +78,7 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:
-    """What a shard of transactional ids needs to know."""
+    """The settings of a shard of transactional ids, from the configuration of the broker."""
     return TransactionSettings(
         max_timeout_ms=config.transaction_max_timeout_ms,
         id_expiration_ms=config.transactional_id_expiration_ms,
@@ -84,42 +87,45 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
     )
 
 
-# The parts of a node, made and told of each other.
+# Construction of the parts of a node.
 #
-# Nothing runs when they come out of here.
+# Nothing runs yet when `assemble` returns.
 
 
-class Outside(NamedTuple):
-    """What a node has from the machine it runs on, or from the simulator."""
+class NodeEnvironment(NamedTuple):
+    """The files, clock, randomness and threads of a node: real, or of the simulator."""
 
     files: Files
     clock: Clock
     rng: Random
-    workers: Workers
+    workers: ThreadPools
 
 
 def assemble(
     config: BrokerConfig,
-    outside: Outside,
+    outside: NodeEnvironment,
     logs: LogManager,
     metadata_log: Log,
-    flusher: Flusher,
+    flusher: FlushQueue,
     on_fatal: Callable[[str], None],
 ) -> Node:
-    """A node whose logs are open; `on_fatal` is called if it must not go on."""
+    """Make a node of logs that are open; `on_fatal` is called if it must not go on."""
     _, clock, rng, workers = outside
     quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
-    controllers = ControllerLink(
+    controllers = ControllerChannel(
         is_self=lambda: store.is_active,
         answer_here=lambda request: answer_locally(node, request),
         address_of=quorum.controller_address,
         client_id=f"node-{config.node_id}-controller",
     )
-    fetchers, isr = Fetchers(config, store, clock), IsrKeeper(config, store, controllers, clock)
+    fetchers, isr = (
+        ReplicaFetchers(config, store, clock),
+        IsrProposer(config, store, controllers, clock),
+    )
     incarnation_id = rng.randbytes(16)
-    replicas = Replicas(config.node_id, logs, flusher, fetchers, isr, clock, incarnation_id)
-    membership = Membership(
+    replicas = ReplicaManager(config.node_id, logs, flusher, fetchers, isr, clock, incarnation_id)
+    membership = BrokerLifecycle(
         config,
         cluster_id=logs.cluster_id,
         incarnation_id=incarnation_id,
@@ -165,14 +171,14 @@ def assemble(
 
 def _quorum(
     config: BrokerConfig,
-    outside: Outside,
+    outside: NodeEnvironment,
     logs: LogManager,
     metadata_log: Log,
     on_fatal: Callable[[str], None],
-) -> Quorum:
+) -> QuorumNode:
     directory = logs.directories[0].meta
     assert directory is not None
-    return Quorum(
+    return QuorumNode(
         metadata_log,
         outside.files,
         config,
@@ -191,23 +197,25 @@ def _controller(
     clock: Clock,
     cluster_id: str,
     node: Callable[[], Node],
-) -> Controller | None:
+) -> ActiveController | None:
     if not config.is_controller:
         return None
-    brokers = Peers(
+    brokers = BrokerChannels(
         config,
         store,
         lambda request: begin_locally(node(), request),
         f"node-{config.node_id}-recovery",
     )
-    return Controller(store, config, SteadyClock(clock), cluster_id=cluster_id, brokers=brokers)
+    return ActiveController(
+        store, config, SteadyClock(clock), cluster_id=cluster_id, brokers=brokers
+    )
 
 
-class _Coordination(NamedTuple):
-    groups: Coordinators[GroupShard]
+class _CoordinatorParts(NamedTuple):
+    groups: CoordinatorRuntime[GroupShard]
     group_topics: GroupTopics
-    transactions: Transactions
-    verifier: Verifier
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
 
 
 def _coordination(
@@ -217,43 +225,45 @@ def _coordination(
     clock: Clock,
     rng: Random,
     node: Callable[[], Node],
-) -> _Coordination:
-    """The coordinators of groups and transactions, and what has to do with them."""
+) -> _CoordinatorParts:
+    """Make the coordinators of groups and transactions, and the verifier of transactions."""
 
-    def peers(purpose: str) -> Peers:
+    def peers(purpose: str) -> BrokerChannels:
         client_id = f"node-{config.node_id}-{purpose}"
-        return Peers(config, store, lambda request: begin_locally(node(), request), client_id)
+        return BrokerChannels(
+            config, store, lambda request: begin_locally(node(), request), client_id
+        )
 
-    transactions = Transactions(
+    transactions = TransactionCoordinator(
         clock,
         lambda: transaction_settings(node().config),
         producer_ids,
         MarkerSender(store, peers("markers")),
     )
     group_topics = GroupTopics()
-    groups = Coordinators(
+    groups = CoordinatorRuntime(
         OFFSETS_TOPIC,
         clock,
         lambda _: GroupShard(group_settings(node().config), rng, group_topics.id_of),
         group_topics.on_change,
     )
-    return _Coordination(
+    return _CoordinatorParts(
         groups,
         group_topics,
         transactions,
-        Verifier(transactions.shards, store, peers("verifier")),
+        TransactionVerifier(transactions.shards, store, peers("verifier")),
     )
 
 
 logger = logging.getLogger(__name__)
 
-# A step that takes longer is told of while it goes on.
+# A step that takes longer is logged while it runs.
 _STEP_PATIENCE_SECONDS = 1.0
 # Steps shorter than this are left out of the report.
-_WORTH_TELLING_SECONDS = 0.1
+_REPORTED_SECONDS_MIN = 0.1
 
 
-class Shutdown:
+class ShutdownSteps:
     """Runs the steps of a stop, and reports those that took a while."""
 
     def __init__(self, clock: Clock) -> None:
@@ -268,7 +278,7 @@ class Shutdown:
         stack.push_async_callback(self.run, name, stop, *args)
 
     async def run(self, name: str, stop: Callable[..., Awaitable[None]], *args: object) -> None:
-        """Run one step, saying so if it takes long."""
+        """Run a step, and log its name if it takes long."""
         began = self._clock.monotonic()
         if self._began is None:
             self._began = began
@@ -281,11 +291,11 @@ class Shutdown:
         finally:
             notice.cancel()
             took = self._clock.monotonic() - began
-            if took >= _WORTH_TELLING_SECONDS:
+            if took >= _REPORTED_SECONDS_MIN:
                 self._took.append((name, took))
 
     def report(self) -> None:
-        """Log how long the stop took, and with what."""
+        """Log how long the stop took, and its longer steps."""
         if self._began is None:
             return
         steps = ", ".join(f"{took:.1f} s for {name}" for name, took in self._took)
@@ -294,12 +304,12 @@ class Shutdown:
 
 
 _GRACE_SECONDS = 5.0
-# After so long a start that waits for others says so.
+# A start that waits for other nodes logs that after so long.
 _PATIENCE_SECONDS = 10.0
-# How much of an image is put into effect before others have a turn.
+# The time and the steps of applying an image before the loop's other work has a turn.
 _TURN_SECONDS = 0.002
 _STEPS_MAX = 32
-# Snapshots take the place of what is old, so nothing may expire; it is flushed by its one writer.
+# Snapshots replace old records, so nothing may expire. The quorum flushes it after each append.
 _METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1)
 
 
@@ -307,7 +317,7 @@ class StartError(HeadraceError):
     """The broker cannot start; the text says why and what to do."""
 
 
-class Broker:
+class BrokerServer:
     """One running node: `await start()`, and later `await stop()`.
 
     `on_fatal` is called, once, when the node must not go on: what it promised cannot be kept.
@@ -320,27 +330,27 @@ class Broker:
         files: Files | None = None,
         clock: Clock | None = None,
         rng: Random | None = None,
-        workers: Workers | None = None,
+        workers: ThreadPools | None = None,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         self._config = config
         self._files = files or Files()
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRandom()
-        self._workers = workers or Workers()
+        self._workers = workers or ThreadPools()
         self._on_fatal = on_fatal
         self._recovered = False
-        self._shutdown = Shutdown(self._clock)
+        self._shutdown = ShutdownSteps(self._clock)
         self._serving = asyncio.Event()
         self.listeners: tuple[Listener, ...] = ()
 
     @property
     def node(self) -> Node:
-        """The parts, for those who look inside: tests and the simulator."""
+        """The parts of the node, for tests and the simulator."""
         return self._node
 
     async def start(self) -> None:
-        """Recover what is on disk and begin to serve; what fails leaves nothing held."""
+        """Recover the logs and begin to serve; a start that fails releases everything."""
         config = self._config
         if config.without_effect:
             logger.warning(
@@ -388,8 +398,8 @@ class Broker:
         metadata_log = logs.open_metadata_log(_METADATA_LOG_CONFIG, now_ms)
         logs.load_logs(now_ms)
         _report_recovery(logs)
-        flusher = Flusher(self._workers.flushes)
-        outside = Outside(self._files, self._clock, self._rng, self._workers)
+        flusher = FlushQueue(self._workers.flushes)
+        outside = NodeEnvironment(self._files, self._clock, self._rng, self._workers)
         node = assemble(config, outside, logs, metadata_log, flusher, self._fail)
         self._node = node
         self._recovered = True
@@ -409,8 +419,8 @@ class Broker:
         self._compactor = Compactor(node)
         self._scrubber = Scrubber(node)
         self._log_dir_moves = LogDirMoves(node)
-        self._lost_replicas = LostReplicas(node)
-        self._stop_with(stack)
+        self._lost_replicas = OfflineReplicaReporter(node)
+        self._push_stops(stack)
         node.store.follow(self._on_image)
         await self._listen()
         await self._server.start_serving()
@@ -448,8 +458,8 @@ class Broker:
                     self._config.node_id,
                 )
 
-    def _stop_with(self, stack: AsyncExitStack) -> None:
-        """Have everything that runs stopped with the stack: what stops last comes first."""
+    def _push_stops(self, stack: AsyncExitStack) -> None:
+        """Push the stops of all parts on the stack; the first that is pushed runs last."""
         node, push = self._node, self._shutdown.push
         push(stack, "another controller to lead the quorum", node.quorum.stop)
         push(stack, "changes of the metadata to be committed", node.store.close)
@@ -472,7 +482,7 @@ class Broker:
             stack.callback(node.controller.resign)
 
     async def stop(self) -> None:
-        """Hand over, finish what was begun, flush, and mark the shutdown as clean."""
+        """Hand over leaderships, finish requests, flush, and mark the shutdown as clean."""
         leave = self._node.membership.leave
         await self._shutdown.run("the controller to give our leaderships to others", leave)
         self._node.closing = True
@@ -489,7 +499,7 @@ class Broker:
             directory.release()
 
     async def _close_logs(self, logs: LogManager) -> None:
-        # Only logs that were all recovered may be believed without a scan the next time.
+        # Only if all logs were recovered may the next start trust them without a scan.
         high_watermarks = self._node.replicas.high_watermarks() if self._recovered else None
         if self._recovered:
             # Several at once: each is a handful of fsyncs, which a disk is quick to do together.
@@ -520,21 +530,21 @@ class Broker:
         return self._config.advertised(self.listeners, socket.gethostname())
 
     def _controller_endpoints(self) -> list[Listener]:
-        """Where other nodes reach this one as a controller."""
+        """The endpoints at which other nodes reach this node as a controller."""
         names = self._config.controller_listener_names
-        return [one for one in self._advertised() if not names or one.name in names]
+        return [listener for listener in self._advertised() if not names or listener.name in names]
 
     async def _join(self) -> None:
-        """Become a broker that clients are told of."""
+        """Register with the controller, and wait until clients may be served."""
         node = self._node
         names = node.config.client_listeners
         await node.membership.join(
-            [one for one in self._advertised() if one.name in names],
-            [one.meta.directory_id for one in node.logs.directories if one.meta],
+            [listener for listener in self._advertised() if listener.name in names],
+            [directory.meta.directory_id for directory in node.logs.directories if directory.meta],
             previous_broker_epoch=node.logs.previous_broker_epoch,
-            may_unfence=self._lost_replicas.are_told,
+            may_unfence=self._lost_replicas.all_reported,
         )
-        # Not before what we lead is open here: clients are sent to us from now on.
+        # Clients are sent here from now on: the partitions led here must be open first.
         await self._serving.wait()
 
     def _limits(self) -> ConnectionLimits:
@@ -583,11 +593,11 @@ class Broker:
             count = 0 if topic is None else len(topic.partitions)
             led = self._node.replicas.led_partitions(coordinators.topic)
             coordinators.lead(count, led)
-        # Only now: what is not led any more has been dropped, and must not see topics made since.
+        # Only now: shards no longer led here were dropped, and must not see newer topics.
         self._node.group_topics.follow(image, self._node.groups)
 
     def _fail(self, reason: str) -> None:
-        """Stop before anything is said that may not be true."""
+        """Have the node stop before it sends anything that may not be true."""
         logger.critical("this node must stop: %s", reason)
         on_fatal, self._on_fatal = self._on_fatal, None
         if on_fatal is not None:
@@ -595,7 +605,7 @@ class Broker:
 
 
 def _new_cluster_id(config: BrokerConfig, rng: Random) -> str:
-    """The id for new data directories, which all nodes of a new cluster must come to alike."""
+    """The cluster id for new data directories: all nodes of a new cluster derive the same."""
     if config.cluster_id is not None:
         return config.cluster_id
     if config.controller_quorum_voters:
@@ -613,7 +623,7 @@ def _new_cluster_id(config: BrokerConfig, rng: Random) -> str:
 
 def _report_recovery(logs: LogManager) -> None:
     for partition, error in logs.failed.items():
-        advice = f"; {error.advice}" if isinstance(error, DamagedLog) else ""
+        advice = f"; {error.repair_advice}" if isinstance(error, DamagedLog) else ""
         logger.error("%s is offline: %s%s", partition, error, advice)
     for log in logs:
         report = log.recovery
@@ -657,7 +667,7 @@ async def _serve(config: BrokerConfig) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    broker = Broker(config, on_fatal=fail)
+    broker = BrokerServer(config, on_fatal=fail)
     starting = tasks.start_awaited(broker.start(), "start")
     waiting = tasks.start_awaited(stopping.wait(), "signals")
     # Joining a cluster takes as long as its other nodes do, and can be given up.
@@ -667,19 +677,19 @@ async def _serve(config: BrokerConfig) -> int:
         await asyncio.wait((starting,))
         return 1 if failures else 0
     starting.result()
-    # What lives now lives as long as the process: collections need not look at it again.
+    # Objects made so far live as long as the process: the collector need not visit them.
     gc.freeze()
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
     data = ", ".join(config.data_directories)
     sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}\n")
     sys.stdout.flush()
-    # After that line, which people and programs expect to be the first one.
+    # After that line, which people and programs expect to be the first.
     warn_if_uncompiled(logger)
     await waiting
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
     if failures:
-        # Closing cleanly would promise what is not known to be true.
+        # A clean stop would promise logs that are not known to be intact.
         return 1
     await broker.stop()
     return 0

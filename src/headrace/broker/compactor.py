@@ -1,6 +1,6 @@
-"""Compacts the logs of a broker, one after the other, in a thread of its own.
+"""Background compaction of the logs of a broker, one after the other, in a worker thread.
 
-Rule: the thread reads and writes files that nobody else looks at; the log changes only between two
+Rule: the thread writes only files that nothing else uses; the log changes only between two
 steps, on the loop's thread, where a segment takes the place of others.
 """
 
@@ -11,35 +11,35 @@ from contextlib import suppress
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
-from headrace.config.settings import LONG_MAX
-from headrace.errors import HeadraceError
+from headrace.errors import CorruptBatch, HeadraceError
+from headrace.options import LONG_MAX
 from headrace.replication.throttle import Throttle
 from headrace.storage.compaction.compaction import (
-    Limits,
+    CompactionLimits,
+    CompactionProgress,
     LogCompaction,
-    Progress,
-    Replacement,
+    SegmentReplacement,
     plan_for,
 )
 from headrace.storage.compaction.key_table import SECRET_SIZE
-from headrace.storage.compaction.plan import Plan, is_late
+from headrace.storage.compaction.plan import CompactionPlan, is_late
 from headrace.storage.segment import Segment
 from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# A log whose compaction failed is left alone for so long.
+# The pause after a compaction of a log that failed.
 _RETRY_SECONDS = 60.0
 _LOGS_A_TURN = 16
 # How long the step under way may take to finish when the broker stops.
 _FINISH_SECONDS_MAX = 30.0
 
-_Steps = Iterator[Progress | Replacement]
+_Steps = Iterator[CompactionProgress | SegmentReplacement]
 
 
 class Compactor:
-    """Looks for logs that are due, the dirtiest first; a failed one is logged and tried again."""
+    """Compacts the logs that are due, the dirtiest first; a failure is logged and tried again."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -72,7 +72,7 @@ class Compactor:
         """Compact the log that needs it most; false if none does."""
         now = asyncio.get_running_loop().time()
         self._retry_at = {name: at for name, at in self._retry_at.items() if at > now}
-        found: tuple[bool, float, Partition, Plan[Segment]] | None = None
+        found: tuple[bool, float, Partition, CompactionPlan[Segment]] | None = None
         for number, partition in enumerate(list(self._node.replicas)):
             if number % _LOGS_A_TURN == _LOGS_A_TURN - 1:
                 await asyncio.sleep(0)
@@ -81,46 +81,46 @@ class Compactor:
             if partition.name in self._retry_at or self._is_moving(partition):
                 continue
             try:
-                wanted = self._plan(partition)
+                plan = self._plan(partition)
             except HeadraceError as error:
                 self._failed(partition, error)
                 continue
-            if wanted is None or not wanted.is_due(partition.log.config):
+            if plan is None or not plan.is_due(partition.log.config):
                 continue
-            if found is None or (wanted.is_overdue, wanted.dirty_ratio) > found[:2]:
-                found = (wanted.is_overdue, wanted.dirty_ratio, partition, wanted)
+            if found is None or (plan.is_overdue, plan.dirty_ratio) > found[:2]:
+                found = (plan.is_overdue, plan.dirty_ratio, partition, plan)
         if found is None or self._stopping.is_set():
             return False
         await self._compact(found[2])
         return True
 
-    def _plan(self, partition: Partition) -> Plan[Segment] | None:
+    def _plan(self, partition: Partition) -> CompactionPlan[Segment] | None:
         log = partition.log
         if log.offline is not None:
             return None
         now_ms = self._node.clock.now_ms()
         if log.config.max_compaction_lag_ms < LONG_MAX and is_late(log.active, log.config, now_ms):
-            # Nothing came that would have closed it: its records may wait no longer.
+            # No append has closed the active segment, and its records may wait no longer.
             log.roll(now_ms)
         return plan_for(log, partition.high_watermark, now_ms)
 
     async def _compact(self, partition: Partition) -> None:
-        """Compact one log, as of now."""
+        """Compact a log by a plan made now."""
         log, config = partition.log, self._node.config
         steps: _Steps = iter(())
         try:
-            wanted = self._plan(partition)
-            if wanted is None:
+            plan = self._plan(partition)
+            if plan is None:
                 return
-            limits = Limits(
+            limits = CompactionLimits(
                 config.log_cleaner_dedupe_buffer_size,
                 config.log_cleaner_io_buffer_load_factor,
                 config.log_cleaner_io_buffer_size,
             )
             now_ms = self._node.clock.now_ms()
-            compaction = LogCompaction(log, wanted, limits, self._secret, now_ms)
+            compaction = LogCompaction(log, plan, limits, self._secret, now_ms)
             steps = compaction.steps()
-            if await self._go_through(partition, compaction, steps):
+            if await self._run_steps(partition, compaction, steps):
                 compaction.finish()
                 await self._node.workers.flush(self._node.logs.checkpoint)
                 self._report(partition, compaction)
@@ -133,15 +133,15 @@ class Compactor:
         """Whether the log is being copied to another data directory, byte for byte."""
         return partition.name in self._node.logs.moves.futures
 
-    async def _go_through(
+    async def _run_steps(
         self, partition: Partition, compaction: LogCompaction, steps: _Steps
     ) -> bool:
-        """Take every step; false if the log changed so that what is left makes no sense."""
+        """Run every step; false if a change of the log has made the rest pointless."""
         workers, log = self._node.workers, partition.log
         while (step := await workers.compact(next, steps, None)) is not None:
             if self._stopping.is_set() or self._is_moving(partition) or partition.log is not log:
                 return False
-            if isinstance(step, Progress):
+            if isinstance(step, CompactionProgress):
                 await self._pace(step)
                 continue
             if not compaction.replace(step, self._node.clock.now_ms()):
@@ -149,7 +149,7 @@ class Compactor:
             await workers.compact(compaction.sync_names)
         return True
 
-    async def _pace(self, step: Progress) -> None:
+    async def _pace(self, step: CompactionProgress) -> None:
         """Keep to `log.cleaner.io.max.bytes.per.second`."""
         now = asyncio.get_running_loop().time()
         rate = max(int(min(self._node.config.log_cleaner_io_max_bytes_per_second, LONG_MAX)), 1)
@@ -162,7 +162,9 @@ class Compactor:
 
     def _failed(self, partition: Partition, error: HeadraceError) -> None:
         self._retry_at[partition.name] = asyncio.get_running_loop().time() + _RETRY_SECONDS
-        if any(one is partition for one in self._node.replicas):
+        if isinstance(error, CorruptBatch):
+            partition.log.suspect(partition.log.clean_offset)
+        if any(held is partition for held in self._node.replicas):
             logger.error("%s: compaction failed: %s", partition.name, error)
 
     def _report(self, partition: Partition, compaction: LogCompaction) -> None:
@@ -179,7 +181,7 @@ class Compactor:
 
 
 def _close(steps: _Steps) -> None:
-    """Have what a compaction that was given up has begun to write removed."""
+    """Remove the partly written files of a compaction that was given up."""
     close = getattr(steps, "close", None)
     if close is not None:
         close()

@@ -1,4 +1,4 @@
-"""From a frame to its handler and back to a frame, the same way for every API."""
+"""Dispatch of request frames to the handlers of their APIs, and of responses back to frames."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable
@@ -10,7 +10,7 @@ from headrace.broker.metrics import RequestMetrics
 from headrace.broker.node import Node
 from headrace.broker.request import Answer, RequestContext, answer
 from headrace.errors import ErrorCode, ProtocolError
-from headrace.net.server import Connection, Reply
+from headrace.net.server import Reply, ServerConnection
 from headrace.protocol.apis import (
     Api,
     RequestHeader,
@@ -26,8 +26,8 @@ from headrace.security.authorization import ANONYMOUS
 from headrace.tasks import is_operating_error, report_bug
 
 
-class _Served:
-    """A row at a listener, with what is measured there of its requests, once there are any."""
+class _ListenerApi:
+    """An API at a listener, and the metrics of its requests there, made with the first of them."""
 
     __slots__ = ("metrics", "row")
 
@@ -40,7 +40,7 @@ class Dispatcher:
     """Answers the frames of all connections of a listener."""
 
     def __init__(self, node: Node, listener: str, served: Iterable[ServedApi]) -> None:
-        rows = {int(row.api): _Served(row) for row in served}
+        rows = {int(row.api): _ListenerApi(row) for row in served}
         self._node = node
         self._listener = listener
         self._now = node.clock.monotonic
@@ -52,7 +52,7 @@ class Dispatcher:
         }
 
     def respond(
-        self, connection: Connection, frame: memoryview, arrived_s: float | None = None
+        self, connection: ServerConnection, frame: memoryview, arrived_s: float | None = None
     ) -> Reply | Awaitable[Reply]:
         """Answer one request. The frame is only valid during the call."""
         began_s = self._now()
@@ -98,15 +98,15 @@ class Dispatcher:
     def _handle(
         self,
         row: ServedApi,
-        connection: Connection,
+        connection: ServerConnection,
         header: RequestHeader,
         frame: memoryview,
         arrived_s: float,
     ) -> Answer:
         node = self._node
         if header.api_key == Api.PRODUCE and not node.membership.may_write:
-            # It will be refused. Who is cut off does not know who leads either, and clients ask
-            # where they are connected: they are sent away to ask somebody else.
+            # The request will be refused. A broker that is cut off from the controller does not
+            # know the new leaders, and clients ask where they are connected: they must reconnect.
             asyncio.get_running_loop().call_soon(connection.close)
         request = decode_request(header, frame)
         context = RequestContext(
@@ -138,7 +138,7 @@ class Dispatcher:
         return reply
 
     async def _respond_later(
-        self, connection: Connection, frame: memoryview, arrived_s: float
+        self, connection: ServerConnection, frame: memoryview, arrived_s: float
     ) -> Reply:
         await self._node.ready.wait()
         reply = self.respond(connection, frame, arrived_s)
@@ -150,7 +150,7 @@ class Dispatcher:
                 f"API key {header.api_key} version {header.api_version} is not served"
                 f" (client {header.client_id!r})"
             )
-        # KIP-511: a client from the future is told, in the oldest form, what it may ask.
+        # KIP-511: a client newer than this broker gets the supported versions, in version 0.
         response = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._announced
         )
@@ -176,7 +176,7 @@ async def _encode_later(
 
 
 def _must_wait(row: ServedApi) -> bool:
-    """Whether requests are those of clients, who are to see nothing of a start under way."""
+    """Whether requests of an API wait until the node is ready; those of controllers do not."""
     return row.audience is not Audience.CONTROLLERS and not row.before_ready
 
 

@@ -1,12 +1,12 @@
-"""The fetches that wait for records, what wakes them, and a bound on the memory of answers.
+"""Fetch purgatory: the fetches that wait for records, and a bound on the memory of responses.
 
-A fetch waits until there are as many bytes as it asks for, or for long enough. What counts depends
-on how far its reader may read: for a follower what is appended, for a consumer what is committed,
-for one of committed transactions what the last stable offset has passed. A follower is also told
-what is committed: with the next records, or if none come, a little later.
+A fetch waits until there are as many bytes as it asks for, or until its wait is over. The bytes
+that count depend on how far its reader may read: for a follower all appended bytes, for a consumer
+the committed, for a READ_COMMITTED consumer those below the last stable offset. A follower also
+gets the new high watermark: with the next records, or if none come, a little later.
 
-The partitions of a fetch session stay watched between its fetches, so that a partition without news
-costs nothing: what happens to it meanwhile puts it among the session's changed ones.
+The partitions of a fetch session stay watched between its fetches, so that an idle partition costs
+nothing: an append or a commit meanwhile puts it into the session's `changed`.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ import weakref
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from headrace.broker.fetch_sessions import FetchSession, ReadLimit, WantedPartition
+from headrace.broker.fetch_sessions import FetchSession, ReadLimit, SessionPartition
 from headrace.broker.replication.partition import Partition
 from headrace.storage.files import Block
 from headrace.types import Buffer
 
 # However long a client asks to wait, its fetch must not be kept for ever.
 _WAIT_SECONDS_MAX = 300.0
-# What is committed is told to followers with the next records, or if none come, this much later.
+# Followers get a new high watermark with the next records, or if none come, this much later.
 _NEWS_SECONDS = 0.02
 
-Reads: TypeAlias = Sequence[tuple[WantedPartition, Partition]]
+Reads: TypeAlias = Sequence[tuple[SessionPartition, Partition]]
 
 
 class DelayedFetch:
     """A fetch that waits. `ready` is done once its partitions are to be read again.
 
-    Whoever cancels `ready` ends the wait too.
+    Cancelling `ready` ends the wait too.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class DelayedFetch:
         self.ready: asyncio.Future[None] = loop.create_future()
         self._purgatory = purgatory
         self._bytes_needed = bytes_needed
-        self._hurries = False
+        self._wakes_soon = False
         wait_s = min(timeout_s, _WAIT_SECONDS_MAX)
         # Not the handle's `when`: uvloop's has none if it is due within half a millisecond.
         self._due = loop.time() + wait_s
         self._timer: asyncio.Handle = loop.call_later(wait_s, self.wake)
-        self.ready.add_done_callback(lambda _: self.wake())
+        self.ready.add_done_callback(self._cancelled)
 
-    def count(self, byte_count: int) -> None:
-        """Note that so many more bytes can be read."""
+    def count_bytes(self, byte_count: int) -> None:
+        """Count bytes that can be read now, and end the wait if there are enough."""
         self._bytes_needed -= byte_count
         if self._bytes_needed <= 0:
             self.wake()
 
-    def hurry(self) -> None:
-        """Wait not much longer: there is something to tell, though nothing to read."""
-        if not self._hurries:
-            self._hurries = True
+    def wake_soon(self) -> None:
+        """Shorten the wait: there are new offsets to send, though no records."""
+        if not self._wakes_soon:
+            self._wakes_soon = True
             due = self._loop.time() + _NEWS_SECONDS
             if due < self._due:
                 self._timer.cancel()
@@ -74,7 +74,12 @@ class DelayedFetch:
         self._timer.cancel()
         self._purgatory.ended(self)
         if not self.ready.done():
+            # Nothing is left to do for it, and each call takes a turn of the loop.
+            self.ready.remove_done_callback(self._cancelled)
             self.ready.set_result(None)
+
+    def _cancelled(self, _: asyncio.Future[None]) -> None:
+        self.wake()
 
 
 class FetchPurgatory:
@@ -85,37 +90,37 @@ class FetchPurgatory:
     """
 
     def __init__(self) -> None:
-        self._reads: dict[Partition, dict[WantedPartition, None]] = {}
-        self._partitions: dict[WantedPartition, Partition] = {}
-        self._of_sessions: dict[FetchSession, DelayedFetch] = {}
-        self._without_session: dict[WantedPartition, DelayedFetch] = {}
+        self._reads: dict[Partition, dict[SessionPartition, None]] = {}
+        self._partitions: dict[SessionPartition, Partition] = {}
+        self._session_fetches: dict[FetchSession, DelayedFetch] = {}
+        self._sessionless_fetches: dict[SessionPartition, DelayedFetch] = {}
 
     def park(self, reads: Reads, bytes_needed: int, timeout_s: float) -> DelayedFetch:
         """Let a fetch without a session wait for the partitions it read."""
         fetch = DelayedFetch(self, reads, None, bytes_needed, timeout_s)
         for read, partition in reads:
-            self._without_session[read] = fetch
+            self._sessionless_fetches[read] = fetch
             self._add(partition, read)
         return fetch
 
     def park_session(
         self, session: FetchSession, reads: Reads, bytes_needed: int, timeout_s: float
     ) -> DelayedFetch:
-        """Let the fetch of a session wait, for what it read and for all that is watched already."""
+        """Let a session's fetch wait, for the partitions it read and those watched already."""
         fetch = DelayedFetch(self, reads, session, bytes_needed, timeout_s)
-        self._of_sessions[session] = fetch
+        self._session_fetches[session] = fetch
         for read, partition in reads:
             self.watch(partition, read)
         return fetch
 
-    def watch(self, partition: Partition, read: WantedPartition) -> None:
-        """Have the session of a read told of what its reader can get from now on."""
+    def watch(self, partition: Partition, read: SessionPartition) -> None:
+        """Put a partition into its session's `changed` at the next append or commit."""
         if self._partitions.get(read) is not partition:
             assert read.session is not None
             self.unwatch(read)
             self._add(partition, read)
 
-    def unwatch(self, read: WantedPartition) -> None:
+    def unwatch(self, read: SessionPartition) -> None:
         partition = self._partitions.pop(read, None)
         if partition is not None:
             reads = self._reads[partition]
@@ -125,82 +130,82 @@ class FetchPurgatory:
                 partition.waiting_fetches = None
 
     def forget(self, session: FetchSession) -> None:
-        """Watch nothing more for a session."""
+        """Stop watching the partitions of a session."""
         for read in session.partitions.values():
             self.unwatch(read)
 
     def ended(self, fetch: DelayedFetch) -> None:
-        """Wake a fetch no more: its wait is over. A session's partitions stay watched."""
+        """Remove a fetch whose wait is over. The partitions of a session stay watched."""
         if fetch.session is None:
             for read, _ in fetch.reads:
-                self._without_session.pop(read, None)
+                self._sessionless_fetches.pop(read, None)
                 self.unwatch(read)
-        elif self._of_sessions.get(fetch.session) is fetch:
-            del self._of_sessions[fetch.session]
+        elif self._session_fetches.get(fetch.session) is fetch:
+            del self._session_fetches[fetch.session]
 
-    # What partitions tell.
+    # Notifications from partitions.
 
     def appended(self, partition: Partition, byte_count: int) -> None:
-        """So many bytes were written, which followers can read."""
+        """Count appended bytes, which followers can read."""
         for read in tuple(self._reads[partition]):
             if read.limit is ReadLimit.LOG_END:
                 fetch = self._fetch_of(read)
                 if fetch is not None:
-                    fetch.count(byte_count)
+                    fetch.count_bytes(byte_count)
 
     def committed(self, partition: Partition, byte_count: int) -> None:
-        """So many bytes became committed, which consumers can read, and followers should know."""
+        """Count bytes that were committed, for consumers; followers get the high watermark."""
         for read in tuple(self._reads[partition]):
             fetch = self._fetch_of(read)
             if fetch is None:
                 continue
             if read.limit is ReadLimit.HIGH_WATERMARK:
-                fetch.count(byte_count)
+                fetch.count_bytes(byte_count)
             elif read.limit is ReadLimit.LAST_STABLE:
                 _count_stable(fetch, read, partition, byte_count)
             elif read.session is not None:
-                fetch.hurry()
+                fetch.wake_soon()
 
     def log_start_moved(self, partition: Partition) -> None:
-        """The log begins elsewhere, which sessions tell; a follower should not wait long for it."""
+        """Send the new log start offset soon to followers that have a session."""
         for read in tuple(self._reads[partition]):
             fetch = self._fetch_of(read)
             if fetch is not None and read.session is not None and read.limit is ReadLimit.LOG_END:
-                fetch.hurry()
+                fetch.wake_soon()
 
     def changed(self, partition: Partition) -> None:
-        """Its role ended or its disk failed: readers are to look again now."""
+        """Wake all fetches of a partition: its role ended, or its disk failed."""
         for read in tuple(self._reads[partition]):
             fetch = self._fetch_of(read)
             if fetch is not None:
                 fetch.wake()
 
-    def _add(self, partition: Partition, read: WantedPartition) -> None:
+    def _add(self, partition: Partition, read: SessionPartition) -> None:
         self._partitions[read] = partition
         self._reads.setdefault(partition, {})[read] = None
         partition.waiting_fetches = self
 
-    def _fetch_of(self, read: WantedPartition) -> DelayedFetch | None:
-        """The fetch that waits for a read, if any does; a session notes that there is news."""
+    def _fetch_of(self, read: SessionPartition) -> DelayedFetch | None:
+        """The fetch that waits for a partition, if any; its session marks it as changed."""
         session = read.session
         if session is None:
-            return self._without_session.get(read)
+            return self._sessionless_fetches.get(read)
         session.changed[read.key] = read
-        fetch = self._of_sessions.get(session)
+        fetch = self._session_fetches.get(session)
         if fetch is None:
-            # Once is enough until the next fetch, which may never come.
+            # To mark it once is enough until the next fetch, which may never come.
             self.unwatch(read)
         return fetch
 
 
 def _count_stable(
-    fetch: DelayedFetch, read: WantedPartition, partition: Partition, byte_count: int
+    fetch: DelayedFetch, read: SessionPartition, partition: Partition, byte_count: int
 ) -> None:
-    """Count what a reader of committed transactions can get of the bytes that became committed.
+    """Count committed bytes for a READ_COMMITTED reader.
 
-    Nothing while the last stable offset stays where it is: a reader that waits for the end of a
-    transaction must not be woken by what others append meanwhile. When it moves, what was held back
-    can be read too, and since nobody counted that, the partition is looked at.
+    None while the last stable offset stays where it is: a reader that waits for the end of a
+    transaction must not be woken by appends of other producers. When it moves, records that were
+    held back can be read too; as their bytes were not counted, the partition is read again.
     """
     if not byte_count:
         return
@@ -209,17 +214,17 @@ def _count_stable(
         read.has_unstable = True
         return
     had_unstable = read.has_unstable
-    read.saw_stable(stable_offset, partition.high_watermark)
+    read.note_stable_offset(stable_offset, partition.high_watermark)
     if had_unstable:
         fetch.wake()
     else:
-        fetch.count(byte_count)
+        fetch.count_bytes(byte_count)
 
 
-# The records that are on their way to consumers, and a bound on how much memory they take.
+# The memory of responses to fetches that are being sent, and a bound on it.
 #
 # An answer to a fetch stays in memory until its peer has read it. Peers that do not read must not
-# make the broker hold ever more: with much on its way, a fetch brings one batch instead of many.
+# make the broker hold ever more: near the bound, a fetch brings one batch instead of many.
 
 
 _HELD_BYTES_MAX = 256 * 1024 * 1024
@@ -227,20 +232,20 @@ _HELD_BYTES_MAX = 256 * 1024 * 1024
 _COUNTED_BYTES_MIN = 64 * 1024
 
 
-class Outgoing:
-    """Counts what fetches have read and nobody has taken yet. Used on the event loop's thread."""
+class FetchMemory:
+    """Counts the bytes of responses that peers have not read yet. For the loop's thread only."""
 
     def __init__(self, held_bytes_max: int = _HELD_BYTES_MAX) -> None:
         self.held_bytes = 0
         self._held_bytes_max = held_bytes_max
 
     @property
-    def room_bytes(self) -> int:
-        """How much a fetch may read now, beyond the one batch it always gets."""
+    def available_bytes(self) -> int:
+        """The bytes that a fetch may read now, beyond the one batch it always gets."""
         return max(self._held_bytes_max - self.held_bytes, 0)
 
     def hold(self, records: Buffer) -> Buffer:
-        """Count records until nobody holds what is returned."""
+        """Count the bytes of records until the returned buffer is freed."""
         size = len(records)
         if size < _COUNTED_BYTES_MIN:
             return records

@@ -1,9 +1,9 @@
 """Incremental fetch sessions (KIP-227): a reader names its partitions once, then only changes.
 
-A session also keeps which of its partitions have news, so that a follower of a thousand partitions
-costs what the few do that are written to. The others are watched in the purgatory: an append or a
-commit gives them news. Requests and the time go in, partitions to read and answers to send come
-out.
+A session also keeps which of its partitions have changed, so that a follower of a thousand
+partitions costs only as much as the few that are written to. The others are watched in the
+purgatory: an append or a commit marks them as changed. Requests and the time go in, partitions to
+read and responses come out.
 """
 
 from collections import OrderedDict
@@ -29,26 +29,26 @@ _FINAL_EPOCH = -1
 # A session this young is not taken from its reader to make room for another's.
 _EVICTION_AGE_MS = 120_000
 _EPOCH_MAX = 2**31 - 1
-# What all sessions together may remember: some 80 MB.
+# Of all sessions together: some 80 MB.
 _PARTITIONS_MAX = 200_000
 
 
 class ReadLimit(Enum):
-    """How far a reader gets to see a log."""
+    """The offset up to which a reader may read a log."""
 
     LOG_END = "log end"  # A follower.
     HIGH_WATERMARK = "high watermark"  # A consumer.
     LAST_STABLE = "last stable offset"  # A consumer of committed transactions.
 
 
-class Watching(Protocol):
-    """What watches the partitions of sessions: `broker.fetch_purgatory.FetchPurgatory`."""
+class PartitionWatcher(Protocol):
+    """The watcher of the partitions of sessions: `broker.fetch_purgatory.FetchPurgatory`."""
 
-    def unwatch(self, read: "WantedPartition") -> None:
-        """Watch a partition no more that its session has forgotten."""
+    def unwatch(self, read: "SessionPartition") -> None:
+        """Stop watching a partition that was removed from its session."""
 
     def forget(self, session: "FetchSession") -> None:
-        """Watch nothing more for a session that is closed."""
+        """Stop watching the partitions of a session that is closed."""
 
 
 def replica_of(request: FetchRequest) -> tuple[int, int]:
@@ -58,8 +58,8 @@ def replica_of(request: FetchRequest) -> tuple[int, int]:
 
 
 @dataclass(slots=True, eq=False)
-class WantedPartition:
-    """One partition of a fetch: what is asked, and for a session what was last told."""
+class SessionPartition:
+    """A partition of a fetch: the requested position, and in a session the offsets last sent."""
 
     topic: str
     topic_id: bytes
@@ -70,10 +70,10 @@ class WantedPartition:
     last_fetched_epoch: int
     log_start_offset: int = -1
     limit: ReadLimit = ReadLimit.HIGH_WATERMARK
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
-    # For a reader of committed transactions: the last stable offset when this was looked at last,
-    # and whether anything was committed behind it.
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
+    # For a READ_COMMITTED reader: the last stable offset when the partition was last read, and
+    # whether the high watermark was beyond it.
     stable_offset: int | None = None
     has_unstable: bool = False
     session: "FetchSession | None" = None
@@ -82,40 +82,40 @@ class WantedPartition:
     def __post_init__(self) -> None:
         self.key = self.topic, self.topic_id, self.partition
 
-    def ask(self, asked: FetchPartition) -> None:
-        """Take over what a later request of the session asks."""
-        self.fetch_offset = asked.fetch_offset
-        self.bytes_max = asked.partition_max_bytes
-        self.leader_epoch = asked.current_leader_epoch
-        self.last_fetched_epoch = asked.last_fetched_epoch
-        self.log_start_offset = asked.log_start_offset
+    def update(self, requested: FetchPartition) -> None:
+        """Take over the position in a later request of the session."""
+        self.fetch_offset = requested.fetch_offset
+        self.bytes_max = requested.partition_max_bytes
+        self.leader_epoch = requested.current_leader_epoch
+        self.last_fetched_epoch = requested.last_fetched_epoch
+        self.log_start_offset = requested.log_start_offset
 
-    def saw_stable(self, stable_offset: int, high_watermark: int) -> None:
-        """Note how far a reader of committed transactions can read."""
+    def note_stable_offset(self, stable_offset: int, high_watermark: int) -> None:
+        """Note how far a READ_COMMITTED reader can read."""
         self.stable_offset = stable_offset
         self.has_unstable = stable_offset < high_watermark
 
 
 class FetchSession:
-    """The partitions one reader reads.
+    """The partitions of one reader.
 
-    Invariant: a partition is in `changed`, in the order in which they are to be tried, or it is
-    watched and its reader was told all there is.
+    Invariant: a partition is in `changed`, in the order in which they are to be read, or it is
+    watched and its reader has all records and offsets of it.
     """
 
     def __init__(
-        self, session_id: int, wanted: Iterable[WantedPartition], replica_id: int, now_ms: int
+        self, session_id: int, partitions: Iterable[SessionPartition], replica_id: int, now_ms: int
     ) -> None:
         self.id = session_id
         self.is_follower = replica_id >= 0
         self.next_epoch = 1
         self.last_used_ms = now_ms
-        self.partitions = {one.key: one for one in wanted}
+        self.partitions = {partition.key: partition for partition in partitions}
         self.changed = dict(self.partitions)
-        for one in self.partitions.values():
-            one.session = self
+        for partition in self.partitions.values():
+            partition.session = self
 
-    def update(self, request: FetchRequest, watching: Watching) -> None:
+    def update(self, request: FetchRequest, watching: PartitionWatcher) -> None:
         for forgotten in request.forgotten_topics_data:
             for partition in forgotten.partitions:
                 key = (forgotten.topic, forgotten.topic_id, partition)
@@ -124,57 +124,57 @@ class FetchSession:
                 if known is not None:
                     watching.unwatch(known)
         for topic in request.topics:
-            for asked in topic.partitions:
-                key = (topic.topic, topic.topic_id, asked.partition)
+            for requested in topic.partitions:
+                key = (topic.topic, topic.topic_id, requested.partition)
                 known = self.partitions.get(key)
                 if known is None:
-                    known = self.partitions[key] = _wanted(topic, asked)
+                    known = self.partitions[key] = _new_partition(topic, requested)
                     known.session = self
                 else:
-                    known.ask(asked)
+                    known.update(requested)
                 self.changed[key] = known
 
-    def settle(self, one: WantedPartition) -> bool:
-        """Leave a partition alone whose reader knows all there is; whether it is of the session.
+    def mark_up_to_date(self, partition: SessionPartition) -> bool:
+        """Take a partition out of `changed`; whether it is of the session.
 
-        Then it is to be watched, until there is more.
+        Its reader has all records and offsets of it, so it is to be watched until it changes.
         """
-        if one.key not in self.partitions:
+        if partition.key not in self.partitions:
             return False
-        self.changed.pop(one.key, None)
+        self.changed.pop(partition.key, None)
         return True
 
-    def move_to_end(self, one: WantedPartition) -> None:
-        """Who got data goes to the back, so that a byte limit starves nobody."""
-        if self.changed.pop(one.key, None) is not None:
-            self.changed[one.key] = one
+    def move_to_end(self, partition: SessionPartition) -> None:
+        """Read a partition that had records last next time, so that a byte limit starves none."""
+        if self.changed.pop(partition.key, None) is not None:
+            self.changed[partition.key] = partition
 
 
 @dataclass(slots=True)
 class FetchPlan:
-    """What one fetch request reads, and the session its answer belongs to."""
+    """The partitions that a fetch request reads, and the session of its response."""
 
-    wanted: list[WantedPartition]
+    partitions: list[SessionPartition]
     session: FetchSession | None
     incremental: bool
 
-    def look_again(self) -> None:
-        """After a wait: only what has news now is to be read."""
+    def refresh(self) -> None:
+        """After a wait, read only the partitions of the session that have changed."""
         if self.session is not None and self.incremental:
-            self.wanted = list(self.session.changed.values())
+            self.partitions = list(self.session.changed.values())
 
     def respond(
         self, results: list[PartitionData], endpoints: Iterable[NodeEndpoint] = ()
     ) -> FetchResponse:
-        """Put the results, one for each of `wanted`, into the answer that is owed."""
+        """The response with `results`, one for each of `partitions`."""
         topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
-        for one, result in zip(self.wanted, results, strict=True):
-            if self.session is not None and not self._must_tell(one, result):
+        for partition, result in zip(self.partitions, results, strict=True):
+            if self.session is not None and not self._must_send(partition, result):
                 continue
-            topic = topics.get((one.topic, one.topic_id))
+            topic = topics.get((partition.topic, partition.topic_id))
             if topic is None:
-                topic = FetchableTopicResponse(topic=one.topic, topic_id=one.topic_id)
-                topics[one.topic, one.topic_id] = topic
+                topic = FetchableTopicResponse(topic=partition.topic, topic_id=partition.topic_id)
+                topics[partition.topic, partition.topic_id] = topic
             topic.partitions.append(result)
         session_id = 0 if self.session is None else self.session.id
         return FetchResponse(
@@ -183,22 +183,22 @@ class FetchPlan:
             node_endpoints=list(endpoints),
         )
 
-    def _must_tell(self, one: WantedPartition, result: PartitionData) -> bool:
+    def _must_send(self, partition: SessionPartition, result: PartitionData) -> bool:
         changed = (
             not self.incremental
             or bool(result.records)
             or result.error_code != 0
-            or result.high_watermark != one.told_high_watermark
-            or result.log_start_offset != one.told_log_start_offset
+            or result.high_watermark != partition.sent_high_watermark
+            or result.log_start_offset != partition.sent_log_start_offset
             or result.diverging_epoch.end_offset >= 0
             or result.preferred_read_replica >= 0
         )
         assert self.session is not None
         if result.records:
-            self.session.move_to_end(one)
-        # An error is told again next time: the reader may act on it only then.
-        one.told_high_watermark = -1 if result.error_code else result.high_watermark
-        one.told_log_start_offset = result.log_start_offset
+            self.session.move_to_end(partition)
+        # An error is sent again next time: the reader may act on it only then.
+        partition.sent_high_watermark = -1 if result.error_code else result.high_watermark
+        partition.sent_log_start_offset = result.log_start_offset
         return changed
 
 
@@ -213,7 +213,7 @@ class FetchSessions:
         self,
         slots: int,
         rng: Random,
-        watching: Watching,
+        watching: PartitionWatcher,
         partitions_max: int = _PARTITIONS_MAX,
     ) -> None:
         self._slots = slots
@@ -227,16 +227,18 @@ class FetchSessions:
         return len(self._sessions)
 
     def plan(self, request: FetchRequest, now_ms: int) -> FetchPlan:
-        """What to read for a request; raises when it names a session wrongly."""
+        """The partitions to read for a request; KafkaError if its session or epoch is wrong."""
         if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._close(request.session_id)
-            wanted = [
-                _wanted(topic, asked) for topic in request.topics for asked in topic.partitions
+            partitions = [
+                _new_partition(topic, requested)
+                for topic in request.topics
+                for requested in topic.partitions
             ]
             if request.session_epoch == _FINAL_EPOCH:
-                return FetchPlan(wanted, None, incremental=False)
-            session = self._open(wanted, replica_of(request)[0], now_ms)
-            return FetchPlan(wanted, session, incremental=False)
+                return FetchPlan(partitions, None, incremental=False)
+            session = self._open(partitions, replica_of(request)[0], now_ms)
+            return FetchPlan(partitions, session, incremental=False)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -254,14 +256,14 @@ class FetchSessions:
         return FetchPlan(list(session.changed.values()), session, incremental=True)
 
     def _open(
-        self, wanted: list[WantedPartition], replica_id: int, now_ms: int
+        self, partitions: list[SessionPartition], replica_id: int, now_ms: int
     ) -> FetchSession | None:
-        if not wanted or not self._make_room(len(wanted), replica_id >= 0, now_ms):
+        if not partitions or not self._make_room(len(partitions), replica_id >= 0, now_ms):
             return None
         session_id = self._rng.randrange(1, 2**31)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
-        session = FetchSession(session_id, wanted, replica_id, now_ms)
+        session = FetchSession(session_id, partitions, replica_id, now_ms)
         self._sessions[session_id] = session
         self._partition_count += len(session.partitions)
         return session
@@ -273,7 +275,7 @@ class FetchSessions:
             self._watching.forget(session)
 
     def _make_room(self, partitions: int, is_follower: bool, now_ms: int) -> bool:
-        """Whether one more session fits, if need be in the place of the one that is least used."""
+        """Whether another session fits, if need be in the place of the least recently used."""
         if self._fits(partitions):
             return True
         for oldest in self._sessions.values():
@@ -292,14 +294,14 @@ class FetchSessions:
         )
 
 
-def _wanted(topic: FetchTopic, asked: FetchPartition) -> WantedPartition:
-    return WantedPartition(
+def _new_partition(topic: FetchTopic, requested: FetchPartition) -> SessionPartition:
+    return SessionPartition(
         topic.topic,
         topic.topic_id,
-        asked.partition,
-        asked.fetch_offset,
-        asked.partition_max_bytes,
-        asked.current_leader_epoch,
-        asked.last_fetched_epoch,
-        asked.log_start_offset,
+        requested.partition,
+        requested.fetch_offset,
+        requested.partition_max_bytes,
+        requested.current_leader_epoch,
+        requested.last_fetched_epoch,
+        requested.log_start_offset,
     )

@@ -1,4 +1,4 @@
-"""Requests that come through no listener: those that nodes pass on, and this node's own.
+"""Forwarding of requests to the active controller, and requests of this node to itself.
 
 A node that is not the active controller puts a client's request into an envelope (KIP-590).
 """
@@ -26,7 +26,7 @@ _FORWARD_SECONDS = 30.0
 
 
 async def ask_controller(node: Node, request: Message) -> Any:
-    """What the active controller answers to a request of ours that clients may make too."""
+    """The active controller's response to a request of this node."""
     if node.store.is_active:
         return await answer_locally(node, request)
     version = served_versions(request.api_key)[1]
@@ -35,7 +35,7 @@ async def ask_controller(node: Node, request: Message) -> Any:
 
 
 async def forward(node: Node, frame: bytes, host: str) -> Reply:
-    """Have the active controller answer our client."""
+    """The active controller's response to the frame of a client of this node."""
     try:
         data = await _ask_enveloped(node, frame, host)
     except KafkaError as error:
@@ -45,7 +45,7 @@ async def forward(node: Node, frame: bytes, host: str) -> Reply:
 
 
 async def _ask_enveloped(node: Node, frame: bytes, host: str) -> bytes:
-    """The frame the active controller answers a frame with, both without their lengths."""
+    """The response frame to a request frame in an envelope, both without their lengths."""
     envelope = EnvelopeRequest(
         request_data=frame, request_principal=None, client_host_address=host.encode()
     )
@@ -80,12 +80,12 @@ async def open_envelope(context: RequestContext, request: EnvelopeRequest) -> En
 
 
 async def answer_locally(node: Node, request: Message) -> Message:
-    """What this node answers to a request of its own."""
+    """This node's response to a request of its own."""
     return await _response_of(begin_locally(node, request))
 
 
 def begin_locally(node: Node, request: Message) -> Answer:
-    """As `answer_locally`, at once if nothing has to be waited for."""
+    """As `answer_locally`; the response itself if nothing has to be waited for."""
     key = request.api_key
     header = RequestHeader(key, served_versions(key)[1], 0, "self", 0)
     return node.apis[key].handler(RequestContext(node, header, "local"), request)

@@ -1,4 +1,4 @@
-"""What a broker does on its own: flush, retire segments, checkpoint, drop idle connections."""
+"""Periodic jobs of a broker: flush, retire segments, checkpoint, drop idle connections."""
 
 import asyncio
 import logging
@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from headrace.broker.node import Node
-from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.flush_queue import FlushQueue
+from headrace.broker.replication.partition import Partition
 from headrace.errors import HeadraceError
 from headrace.net.server import Server
 from headrace.storage.data_directory import DataDirectory
-from headrace.storage.disk_space import RoomChange
-from headrace.storage.log_segments import Retired
+from headrace.storage.disk_space import DiskSpaceChange
+from headrace.storage.log_segments import RetiredSegment
 from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 
@@ -25,9 +26,9 @@ _FINISH_SECONDS_MAX = 30.0
 
 
 class Housekeeping:
-    """Periodic work, one job after the other; a failed one is logged and tried again."""
+    """Runs the periodic jobs, one after the other; a failed job is logged and tried again."""
 
-    def __init__(self, node: Node, flusher: Flusher, server: Server) -> None:
+    def __init__(self, node: Node, flusher: FlushQueue, server: Server) -> None:
         self._node = node
         self._flusher = flusher
         self._server = server
@@ -46,7 +47,7 @@ class Housekeeping:
     async def _run(self) -> None:
         loop, config = asyncio.get_running_loop(), self._node.config
         jobs: list[tuple[float, Callable[[], Awaitable[None]]]] = [
-            (_TICK_SECONDS, self.watch_room),
+            (_TICK_SECONDS, self.check_free_space),
             (_TICK_SECONDS, self.flush_due),
             (_TICK_SECONDS, self.checkpoint_new_logs),
             (_SWEEP_SECONDS, self.delete_retired),
@@ -80,34 +81,42 @@ class Housekeeping:
             log = partition.log
             if log.offline is None and (log.has_unflushed_segments or log.flush_due(now_ms)):
                 self._flusher.flush(log, lambda _: None)
-            await _breathe(number)
+            await _yield_to_loop(number)
 
-    async def watch_room(self) -> None:
-        """Say which data directories are full or have room again, here and to the controller."""
+    async def check_free_space(self) -> None:
+        """Log which data directories are full or have room again, and tell the controller."""
         node = self._node
-        news = False
+        has_changed = False
         for directory in node.logs.directories:
             if directory.error is not None:
                 continue
-            directory.room.look()
-            for change in directory.room.news():
-                _report_room(directory, change)
-                news = news or change is not RoomChange.LOW
-        if news:
-            node.membership.hurry()
-        for number, _ in enumerate(node.replicas.open_short(node.config)):
-            await _breathe(number)
+            directory.room.refresh()
+            for change in directory.room.changes():
+                _log_space_change(directory, change)
+                has_changed = has_changed or change is not DiskSpaceChange.LOW
+        if has_changed:
+            node.membership.heartbeat_now()
+        for number, _ in enumerate(node.replicas.reopen_after_shortage(node.config)):
+            await _yield_to_loop(number)
 
     async def retire_segments(self) -> None:
         """Apply retention; the files go `file.delete.delay.ms` later."""
         for number, partition in enumerate(self._node.replicas):
             if partition.log.offline is None:
-                now_ms = self._node.clock.now_ms()
-                retired = partition.log.retire_segments(now_ms, partition.high_watermark)
-                _report_retired(partition.name, retired)
-                if retired:
-                    partition.log_start_moved()
-            await _breathe(number)
+                await self._retire(partition)
+            await _yield_to_loop(number)
+
+    async def _retire(self, partition: Partition) -> None:
+        log, now_ms = partition.log, self._node.clock.now_ms()
+        start_offset = log.retained_from(now_ms, partition.high_watermark)
+        if start_offset > log.segments[0].base_offset:
+            await self._node.workers.flush(log.note_start, start_offset)
+            if log.closed or log is not partition.log:
+                return  # Deleted or moved meanwhile.
+        retired = log.retire_segments(now_ms, partition.high_watermark)
+        _log_retired(partition.name, retired)
+        if retired:
+            partition.log_start_moved()
 
     async def delete_retired(self) -> None:
         """Remove the files of segments and topics that were deleted a while ago."""
@@ -119,7 +128,7 @@ class Housekeeping:
             logger.error("checkpoint: %s", error)
 
     async def checkpoint_new_logs(self) -> None:
-        """Write down which logs there are: a start that misses one then knows that it was lost."""
+        """Checkpoint when logs were added: a start that misses a log knows that it was lost."""
         if self._node.logs.names_changed:
             await self.checkpoint()
 
@@ -139,15 +148,15 @@ class Housekeeping:
         now_ms = self._node.clock.now_ms()
         for number, partition in enumerate(self._node.replicas):
             partition.log.expire_producers(now_ms)
-            await _breathe(number)
+            await _yield_to_loop(number)
 
     async def sweep_connections(self) -> None:
         self._server.sweep()
 
 
-def _report_room(directory: DataDirectory, change: RoomChange) -> None:
+def _log_space_change(directory: DataDirectory, change: DiskSpaceChange) -> None:
     room = directory.room
-    if change is RoomChange.FULL:
+    if change is DiskSpaceChange.FULL:
         logger.error(
             "the data directory %s is full: %d bytes are free and the reserve is %d. Records are"
             " refused here, and other replicas lead where they can; delete topics or records, lower"
@@ -156,7 +165,7 @@ def _report_room(directory: DataDirectory, change: RoomChange) -> None:
             room.free_bytes,
             room.reserve.bytes,
         )
-    elif change is RoomChange.HAS_ROOM:
+    elif change is DiskSpaceChange.HAS_ROOM:
         logger.warning(
             "the data directory %s has room again: %d bytes are free, and records are taken",
             directory.path,
@@ -173,7 +182,7 @@ def _report_room(directory: DataDirectory, change: RoomChange) -> None:
         )
 
 
-def _report_retired(name: TopicPartition, retired: Sequence[Retired]) -> None:
+def _log_retired(name: TopicPartition, retired: Sequence[RetiredSegment]) -> None:
     """Log each deleted segment with its reason, and the advice of the newest once for all."""
     advice = ""
     for segment in retired:
@@ -190,7 +199,7 @@ def _report_retired(name: TopicPartition, retired: Sequence[Retired]) -> None:
         logger.warning("%s: the deleted records were too old on arrival: %s", name, advice)
 
 
-async def _breathe(number: int) -> None:
-    """Let the loop serve clients after every few logs."""
+async def _yield_to_loop(number: int) -> None:
+    """Let the event loop serve clients after every few logs."""
     if number % 16 == 15:
         await asyncio.sleep(0)

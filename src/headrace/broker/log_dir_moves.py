@@ -1,7 +1,7 @@
-"""Copies replicas that move from one data directory of this broker to another.
+"""Moves of replicas between the data directories of this broker.
 
-Rule: a worker thread reads the current log and writes the future one, which nobody else touches. On
-the loop's thread, in one step, the future log gets the last records and takes its place.
+Rule: a worker thread reads the current log and writes the future log, which nothing else touches.
+On the loop's thread, in one step, the future log gets the last records and replaces the current.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
-from headrace.config.settings import LONG_MAX
 from headrace.errors import HeadraceError, KafkaError
+from headrace.options import LONG_MAX
 from headrace.replication.throttle import Throttle
 from headrace.storage.future_log import FutureLog
 from headrace.storage.log import Log
@@ -21,17 +21,17 @@ from headrace.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 20
-# How long a replica is left alone whose copy failed, or that cannot be copied now.
+# The pause after a copy that failed, or that could not be made.
 _RETRY_SECONDS = 10.0
 _CHECK_SECONDS = 0.5
-# A limit may be changed while it is being kept, and a broker stopped.
+# The longest pause for the rate limit, which may change meanwhile, or the broker stop.
 _PAUSE_SECONDS_MAX = 1.0
 # How long the piece under way may take to be written when the broker stops.
 _FINISH_SECONDS_MAX = 30.0
 
 
 class LogDirMoves:
-    """Goes on with every move in turn, a piece at a time; one that fails is tried again."""
+    """Copies all moving replicas in turn, a piece at a time; a move that fails is tried again."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -47,36 +47,36 @@ class LogDirMoves:
     async def stop(self) -> None:
         """Let the piece under way be written."""
         self._stopping.set()
-        self._node.move_wanted.set()
+        self._node.move_requested.set()
         await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
-            self._node.move_wanted.clear()
+            self._node.move_requested.clear()
             busy = False
             for name in list(self._moves.futures):
                 if not self._stopping.is_set():
-                    busy |= await self._go_on(name)
+                    busy |= await self._copy_next(name)
             for name, replaced in list(self._moves.replaced.items()):
                 if not replaced.durable:
-                    await self._settle(name)
+                    await self._make_durable(name)
             if busy:
                 continue
-            unsettled = any(not one.durable for one in self._moves.replaced.values())
+            unsettled = any(not replaced.durable for replaced in self._moves.replaced.values())
             seconds = _CHECK_SECONDS if self._moves.futures or unsettled else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._node.move_wanted.wait()
+                    await self._node.move_requested.wait()
 
-    async def _go_on(self, name: TopicPartition) -> bool:
-        """Copy the next piece of a replica, and end the move if that was the last; whether so."""
+    async def _copy_next(self, name: TopicPartition) -> bool:
+        """Copy the next piece of a replica, and end the move after the last; whether it could."""
         now = asyncio.get_running_loop().time()
         if self._retry_at.get(name, 0.0) > now:
             return False
         try:
             partition = self._node.replicas.replica_of(*name)
         except KafkaError:
-            return False  # The metadata that says so has not come yet, or its log is offline.
+            return False  # The metadata with this replica has not come yet, or its log is offline.
         future = self._moves.futures.get(name)
         if future is None or future.log.offline is not None or partition.log.offline is not None:
             return False  # Cancelled; or a disk failed, until a restart.
@@ -105,16 +105,16 @@ class LogDirMoves:
         except KafkaError:
             if (truncations, start_offset) == (log.truncations, log.log_start_offset):
                 raise
-            return  # What was being read is gone; the next piece begins elsewhere.
+            return  # The records being read were removed; the next piece begins elsewhere.
         has_all = future.log.log_end_offset >= end_offset
         if has_all and self._is_current(partition, future, log):
             size += await self._end(partition, future)
         await self._pace(size)
 
     async def _end(self, partition: Partition, future: FutureLog) -> int:
-        """Copy the last piece and put the future log in the place of the current one.
+        """Copy the last piece, and put the future log in the place of the current log.
 
-        How many bytes were copied; if more than a piece came meanwhile, the current log stays.
+        Returns the bytes copied. If more than a piece came meanwhile, the current log stays.
         """
         name, node = partition.name, self._node
         log = partition.log
@@ -125,7 +125,7 @@ class LogDirMoves:
                 return 0
         if future.divergence(log) is not None:
             return 0
-        # From here on nothing is awaited. What came since the last piece is in the page cache.
+        # Nothing is awaited from here on. Records since the last piece are in the page cache.
         size = future.copy(log, _PIECE_BYTES, node.clock.now_ms())
         if future.log.log_end_offset != log.log_end_offset:
             return size
@@ -133,13 +133,13 @@ class LogDirMoves:
         logger.info("%s moved from %s to %s", name, log.directory, partition.log.directory)
         return size
 
-    async def _settle(self, name: TopicPartition) -> None:
-        """Make a log that has moved durable in its new place, after which the old one may go."""
+    async def _make_durable(self, name: TopicPartition) -> None:
+        """Make a moved log durable in its new place, after which the old log may be deleted."""
         now = asyncio.get_running_loop().time()
         if self._retry_at.get(name, 0.0) > now:
             return
         try:
-            await self._node.workers.flush(self._moves.settle, name)
+            await self._node.workers.flush(self._moves.make_durable, name)
         except HeadraceError as error:
             if name not in self._moves.replaced:
                 return  # Its topic was deleted meanwhile.
@@ -173,6 +173,6 @@ class LogDirMoves:
 def _copy_piece(future: FutureLog, log: Log, bytes_max: int, now_ms: int) -> int:
     size = future.copy(log, bytes_max, now_ms)
     if future.log.has_unflushed_segments:
-        # So that a restart need not read all of the copy again.
+        # A restart need not read the flushed part of the copy again.
         future.log.flush()
     return size

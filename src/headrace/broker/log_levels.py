@@ -1,13 +1,13 @@
-"""Levels of this process's loggers under Kafka's names, seen and changed while it runs.
+"""Levels of this process's loggers under Kafka's names, listed and changed while it runs.
 
-Nothing of it is kept: a restart begins with the levels it always has.
+Changes are not kept: a restart begins with the configured levels.
 """
 
 import logging
 from collections.abc import Iterable
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.configs import Operation
+from headrace.metadata.configs import ConfigOperation
 from headrace.protocol.messages.incremental_alter_configs import AlterableConfig
 
 ROOT = "root"
@@ -23,7 +23,7 @@ _LEVELS = {
 
 
 def log_levels() -> dict[str, str]:
-    """Every logger with the level in effect for it, its own or that of one above it."""
+    """Every logger with the level in effect for it, its own or an inherited level."""
     names = [ROOT, *sorted(logging.Logger.manager.loggerDict)]
     return {name: _level_name(_logger(name).getEffectiveLevel()) for name in names}
 
@@ -31,7 +31,7 @@ def log_levels() -> dict[str, str]:
 def check_changes(changes: Iterable[AlterableConfig]) -> None:
     """KafkaError for a change that cannot be made, with Kafka's code."""
     for change in changes:
-        if change.config_operation not in (Operation.SET, Operation.DELETE):
+        if change.config_operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 f"{change.name}: the level of a logger can be set or deleted, and nothing else",
@@ -42,24 +42,26 @@ def check_changes(changes: Iterable[AlterableConfig]) -> None:
                 f"there is no logger {change.name!r}; describe the broker's loggers to see which"
                 " there are",
             )
-        if change.config_operation == Operation.SET:
+        if change.config_operation == ConfigOperation.SET:
             if change.value not in _LEVELS:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
-                    f"{change.name} cannot have the level {change.value!r}; it must be one of"
-                    f" {', '.join(_LEVELS)}",
+                    f"{change.name} cannot have the level {change.value!r}",
+                    advice=f"it must be one of {', '.join(_LEVELS)}",
                 )
         elif change.name == ROOT:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "the level of the root logger cannot be deleted; set it"
+                ErrorCode.INVALID_REQUEST,
+                "the level of the root logger cannot be deleted",
+                advice="set it",
             )
 
 
 def make_changes(changes: Iterable[AlterableConfig]) -> None:
-    """Set levels, or delete them so that those above hold again; all were checked before."""
+    """Set levels, or delete them so that inherited levels hold; all were checked before."""
     for change in changes:
         level = logging.NOTSET
-        if change.config_operation == Operation.SET:
+        if change.config_operation == ConfigOperation.SET:
             assert change.value is not None
             level = _LEVELS[change.value]
         _logger(change.name).setLevel(level)
@@ -70,7 +72,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _level_name(level: int) -> str:
-    """The name of the level that lets the same messages pass."""
+    """Kafka's name of the level that lets the same messages pass."""
     for name, least in _LEVELS.items():
         if level <= least:
             return name

@@ -1,8 +1,8 @@
-"""The cluster's metadata on this node: the image that the committed part of the log replays to.
+"""The cluster's metadata on this node: the image that the committed metadata log replays to.
 
-On the active controller commands run one after another against the newest image, what is not
-committed yet included. What several come to is one batch in the log; commands that come during a
-flush share the next one. Everybody is answered when it is committed and applied here.
+On the active controller commands run one after another against the newest image, which includes
+uncommitted changes. The records of several commands form one batch; commands that come during a
+flush share the next batch. A command is answered when its batch is committed and applied here.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from headrace.broker.thread_pools import Workers
+from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.metadata.image import Image
-from headrace.metadata.records import Result, decode_record, encode_record
+from headrace.metadata.records import CommandResult, decode_record, encode_record
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.records import decode_rows, encode_batch, scan_headers
 from headrace.protocol.schema import Message
@@ -24,21 +24,21 @@ from headrace.tasks import TaskScope
 from headrace.types import Buffer
 
 if TYPE_CHECKING:
-    from headrace.broker.quorum.quorum import Quorum
+    from headrace.broker.quorum.quorum import QuorumNode
 
 logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response")
-Command = Callable[[Image, int], Result[Any]]
+Command = Callable[[Image, int], CommandResult[Any]]
 
-# What is replayed in one turn of the loop, or goes into one batch beyond the first command's.
+# The bytes that are replayed in one turn of the loop, and the records after which a batch is full.
 _READ_BYTES = 128 * 1024
 _BATCH_RECORDS = 1000
 _QUEUE_MAX = 20_000
 _CLOSE_SECONDS = 2.0
 
 
-class _Submitted(NamedTuple):
+class _SubmittedCommand(NamedTuple):
     command: Command
     answer: asyncio.Future[Any]
 
@@ -46,30 +46,30 @@ class _Submitted(NamedTuple):
 Answers: TypeAlias = list[tuple[asyncio.Future[Any], object]]
 
 
-class _Appended(NamedTuple):
+class _AppendedCommands(NamedTuple):
     """Commands that are in the log at [start_offset, end_offset), and the image after them.
 
-    `changed` are answered when this is committed and applied; `looked` are of commands that changed
-    nothing but have seen it, and are answered when it is committed.
+    `writes` are the answers of these commands, sent when the batch is committed and applied;
+    `reads` are those of commands without records that saw the image, sent when it is committed.
     """
 
     start_offset: int
     end_offset: int
     size: int
     image: Image
-    changed: Answers
-    looked: Answers
+    writes: Answers
+    reads: Answers
 
 
 class MetadataStore:
-    """The image, and on the active controller the way to change it. For the loop's thread only.
+    """The image, and on the active controller its changes. For the loop's thread only.
 
     Invariant: `image` is what the log below `image_offset` replays to, and all of that is
     committed. `_draft` is the image after everything in `_appended`, in order.
     """
 
     def __init__(
-        self, quorum: "Quorum", config: BrokerConfig, clock: Clock, workers: Workers
+        self, quorum: "QuorumNode", config: BrokerConfig, clock: Clock, workers: ThreadPools
     ) -> None:
         self.image = Image()
         self.image_offset = 0
@@ -81,9 +81,9 @@ class MetadataStore:
         self._bytes_since_snapshot = 0
         self._draft = self.image
         self._epoch = -1
-        self._queue: deque[_Submitted] = deque()
+        self._queue: deque[_SubmittedCommand] = deque()
         self._running: list[asyncio.Future[Any]] = []
-        self._appended: deque[_Appended] = deque()
+        self._appended: deque[_AppendedCommands] = deque()
         self._followers: list[Callable[[Image, Image], Awaitable[None]]] = []
         self._activations: list[Callable[[bool], None]] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -93,9 +93,9 @@ class MetadataStore:
         self._writer: asyncio.Task[None] | None = None
         self._snapshotter: asyncio.Task[None] | None = None
         self._closed = False
-        quorum.watch(self._on_quorum)
+        quorum.watch(self._on_quorum_change)
 
-    # -- what everybody uses
+    # -- the image and its changes
 
     @property
     def is_alone(self) -> bool:
@@ -104,7 +104,7 @@ class MetadataStore:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether this node is active, and heard of a majority too lately for another to be."""
+        """Whether this node is active, and no other can be: a majority has answered lately."""
         return self.is_active and self._quorum.is_confirmed
 
     def follow(self, on_change: Callable[[Image, Image], Awaitable[None]]) -> None:
@@ -112,18 +112,18 @@ class MetadataStore:
         self._followers.append(on_change)
 
     def on_activation(self, callback: Callable[[bool], None]) -> None:
-        """Call back when this node becomes the active controller (True) and when it is it no more.
+        """Call `callback(True)` when this node becomes the active controller, and False after it.
 
-        `is_active` says the same already; commands can be submitted.
+        `is_active` is changed before that, so commands can be submitted.
         """
         self._activations.append(callback)
 
     async def ready(self) -> None:
-        """Return when the image is as new as the leader's was when it was first heard of."""
+        """Return when the image has all that the first leader heard of had committed then."""
         await self._ready.wait()
 
     async def image_at(self, end_offset: int, timeout_s: float) -> Image:
-        """The image when it has everything below `end_offset`; REQUEST_TIMED_OUT if it gets late.
+        """The image once it has all records below `end_offset`; REQUEST_TIMED_OUT if that is late.
 
         NOT_CONTROLLER if the store is closed first.
         """
@@ -139,30 +139,34 @@ class MetadataStore:
                     f"the metadata is at offset {self.image_offset}, not yet at {end_offset}",
                 ) from None
             finally:
-                self._waiters = [one for one in self._waiters if one[1] is not waiter]
+                self._waiters = [entry for entry in self._waiters if entry[1] is not waiter]
         return self.image
 
-    async def submit(self, command: Callable[[Image, int], Result[Response]]) -> Response:
+    async def submit(self, command: Callable[[Image, int], CommandResult[Response]]) -> Response:
         """Run `command(image, next_offset)`; its response comes when its records are committed.
 
-        NOT_CONTROLLER if this node is not the active controller. If it ceases to be it meanwhile,
-        the answer is the same, although the records may be committed after all.
+        NOT_CONTROLLER if this node is not the active controller, or ceases to be while the command
+        waits, although its records may be committed after all.
         """
         if not self.is_active or self._closed:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         if len(self._queue) >= _QUEUE_MAX:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many changes wait for the disk")
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Submitted(command, answer))
+        self._queue.append(_SubmittedCommand(command, answer))
         if self._writer is None:
             # A task of its own: a caller that is cancelled must not stop a write half way.
-            self._writer = self._tasks.start(self._write_all(), "commands")
+            self._writer = self._tasks.start(self._run_commands(), "commands")
         return await answer
 
     async def close(self) -> None:
-        """Let what was submitted finish, if it can be committed soon; then follow no more."""
+        """Wait a little for submitted commands to be committed, then follow the log no more."""
         waiting = [answer for _, answer in self._queue]
-        waiting += [answer for one in self._appended for answer, _ in (*one.changed, *one.looked)]
+        waiting += [
+            answer
+            for appended in self._appended
+            for answer, _ in (*appended.writes, *appended.reads)
+        ]
         waiting = [answer for answer in waiting if not answer.done()]
         if waiting and not self._closed:
             await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
@@ -174,17 +178,17 @@ class MetadataStore:
 
     # -- leadership
 
-    def _on_quorum(self) -> None:
-        """Leadership or the high watermark may have changed."""
+    def _on_quorum_change(self) -> None:
+        """Follow a change of leadership or of the high watermark."""
         quorum = self._quorum
         if self._closed:
             return
         if self.is_active and not (quorum.is_leader and quorum.leader.epoch == self._epoch):
             self._deactivate()
-        for one in self._appended:
-            if one.end_offset > quorum.high_watermark:
+        for appended in self._appended:
+            if appended.end_offset > quorum.high_watermark:
                 break
-            _succeed_all(one.looked)
+            _succeed_all(appended.reads)
         self._check_activation()
         if self._applier is None and self.image_offset < quorum.high_watermark:
             self._applier = self._tasks.start(self._apply_all(), "replay")
@@ -198,7 +202,7 @@ class MetadataStore:
             self._draft = self.image
             self.is_active = True
             logger.info("active controller in epoch %d", self._epoch)
-            self._tell_activation(True)
+            self._notify_activation(True)
         seen = quorum.first_high_watermark
         if self.is_active or (seen is not None and self.image_offset >= seen):
             self._ready.set()
@@ -206,27 +210,27 @@ class MetadataStore:
     def _deactivate(self) -> None:
         was_active, self.is_active = self.is_active, False
         error = KafkaError(ErrorCode.NOT_CONTROLLER)
-        for one in self._appended:
-            _fail_all((*one.changed, *one.looked), error)
+        for appended in self._appended:
+            _fail_all((*appended.writes, *appended.reads), error)
         for _, answer in self._queue:
             _fail(answer, error)
         self._appended.clear()
         self._queue.clear()
         if was_active:
             logger.info("no longer the active controller")
-            self._tell_activation(False)
+            self._notify_activation(False)
 
-    def _tell_activation(self, active: bool) -> None:
+    def _notify_activation(self, active: bool) -> None:
         for callback in self._activations:
             callback(active)
 
     # -- writing
 
-    async def _write_all(self) -> None:
+    async def _run_commands(self) -> None:
         try:
             while self._queue and self.is_active:
-                self._write_some()
-                await self._quorum.flushed()
+                self._write_batch()
+                await self._quorum.wait_until_flushed()
         finally:
             self._writer = None
             # A bug in a command must not leave anybody waiting for ever.
@@ -234,13 +238,13 @@ class MetadataStore:
                 _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
             self._running.clear()
 
-    def _write_some(self) -> None:
-        """Append what the waiting commands come to, as one batch."""
+    def _write_batch(self) -> None:
+        """Run the waiting commands, and append their records as one batch."""
         start_offset = self._quorum.log.end_offset
         image, records = self._draft, list[Message]()
-        changed: Answers = []
-        looked: Answers = []
-        looked_before: Answers = []
+        writes: Answers = []
+        reads: Answers = []
+        earlier_reads: Answers = []
         while self._queue and len(records) < _BATCH_RECORDS:
             command, answer = self._queue.popleft()
             self._running.append(answer)
@@ -251,10 +255,10 @@ class MetadataStore:
                 _fail(answer, error)
                 continue
             records += result.records
-            kind = changed if result.records else looked if records else looked_before
+            kind = writes if result.records else reads if records else earlier_reads
             kind.append((answer, result.response))
         self._running.clear()
-        self._answer_in_turn(looked_before)
+        self._answer_reads(earlier_reads)
         if not records:
             return
         now_ms = self._clock.now_ms()
@@ -266,25 +270,25 @@ class MetadataStore:
         end_offset = start_offset + len(records)
         # Before the append, which may commit at once and have it applied.
         self._appended.append(
-            _Appended(start_offset, end_offset, len(batch), image, changed, looked)
+            _AppendedCommands(start_offset, end_offset, len(batch), image, writes, reads)
         )
         try:
             self._quorum.append(batch)
         except KafkaError as error:
             self._undo_append(error)
 
-    def _answer_in_turn(self, looked: Answers) -> None:
-        """Answer what changes nothing, but not before what it has seen is committed."""
+    def _answer_reads(self, reads: Answers) -> None:
+        """Answer commands without records, once the changes that they saw are committed."""
         if self._appended and self._appended[-1].end_offset > self._quorum.high_watermark:
-            self._appended[-1].looked.extend(looked)
+            self._appended[-1].reads.extend(reads)
         else:
-            _succeed_all(looked)
+            _succeed_all(reads)
 
     def _undo_append(self, error: KafkaError) -> None:
         logger.error("the metadata log cannot be written: %s", error)
-        if self._appended:  # Else leadership was lost, and they have their answer.
+        if self._appended:  # Else leadership was lost, and the commands were answered.
             undone = self._appended.pop()
-            _fail_all((*undone.changed, *undone.looked), error)
+            _fail_all((*undone.writes, *undone.reads), error)
         self._draft = self._appended[-1].image if self._appended else self.image
 
     # -- replaying
@@ -293,7 +297,7 @@ class MetadataStore:
         """Bring the image to the high watermark."""
         try:
             while self.image_offset < self._quorum.high_watermark and not self._closed:
-                await self._apply_some()
+                await self._apply_next()
                 self._check_activation()
         except HeadraceError as error:
             logger.critical("the metadata log cannot be replayed: %s", error)
@@ -301,12 +305,12 @@ class MetadataStore:
         finally:
             self._applier = None
 
-    async def _apply_some(self) -> None:
+    async def _apply_next(self) -> None:
         high_watermark = self._quorum.high_watermark
         first = self._appended[0] if self._appended else None
         if first is not None and first.start_offset == self.image_offset:
-            # Nothing ends between the offsets of one batch, so that it is committed whole.
-            await self._take(self._appended.popleft())
+            # The high watermark never lies inside a batch: it is committed as a whole.
+            await self._apply_own(self._appended.popleft())
             return
         limit = high_watermark if first is None else min(high_watermark, first.start_offset)
         snapshot = self._quorum.log.snapshots.newest
@@ -320,25 +324,25 @@ class MetadataStore:
             return
         records, end_offset = _decode(data)
         self._bytes_since_snapshot += len(data)
-        await self._show(self.image.apply(records) if records else self.image, end_offset)
+        await self._publish(self.image.apply(records) if records else self.image, end_offset)
         await asyncio.sleep(0)
 
-    async def _take(self, appended: _Appended) -> None:
-        """Show what this node's own commands came to, and answer them."""
+    async def _apply_own(self, appended: _AppendedCommands) -> None:
+        """Publish the image after commands of this node, and answer them."""
         self._bytes_since_snapshot += appended.size
         try:
-            await self._show(appended.image, appended.end_offset)
-            _succeed_all(appended.changed)
+            await self._publish(appended.image, appended.end_offset)
+            _succeed_all(appended.writes)
         finally:
             # A bug in a follower must not leave anybody waiting for ever.
-            _fail_all(appended.changed, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            _fail_all(appended.writes, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    async def _show(self, image: Image, end_offset: int) -> None:
+    async def _publish(self, image: Image, end_offset: int) -> None:
         old, self.image = self.image, image
         self.image_offset = end_offset
         if image is not old:
             for on_change in self._followers:
-                await self._tell(on_change, old, image)
+                await self._notify(on_change, old, image)
         for offset, waiter in self._waiters:
             if offset <= end_offset and not waiter.done():
                 waiter.set_result(None)
@@ -347,13 +351,13 @@ class MetadataStore:
             self._snapshotter = self._tasks.start(self._take_snapshot(), "snapshot")
 
     @staticmethod
-    async def _tell(
+    async def _notify(
         on_change: Callable[[Image, Image], Awaitable[None]], old: Image, new: Image
     ) -> None:
         try:
             await on_change(old, new)
         except HeadraceError:
-            # What could not follow says so to whoever asks it; the log goes on all the same.
+            # The part that failed says so to its callers; later changes are applied all the same.
             logger.exception("a change of the metadata could not be followed")
 
     async def _read(self, limit: int) -> Buffer | None:
@@ -378,14 +382,14 @@ class MetadataStore:
             image, end_offset = await self._workers.read(self._quorum.read_snapshot, _image_of)
         except StorageError:
             if newest != self._quorum.log.snapshots.newest:
-                return  # A newer one took its place during the read.
+                return  # A newer snapshot took its place during the read.
             raise
         logger.info("metadata from the snapshot at offset %d", end_offset)
         self._bytes_since_snapshot = 0
-        await self._show(image, end_offset)
+        await self._publish(image, end_offset)
 
     async def _take_snapshot(self) -> None:
-        """Write down the image, so that the log before it is needed no more."""
+        """Write a snapshot of the image, so that the log before it can be deleted."""
         image, end_offset = self.image, self.image_offset
         try:
             await self._quorum.write_snapshot(
@@ -393,7 +397,7 @@ class MetadataStore:
             )
             logger.info("metadata snapshot at offset %d", end_offset)
         except HeadraceError as error:
-            # The log has everything still; the next one may work.
+            # The log still has all records, and the next snapshot may succeed.
             logger.error("no metadata snapshot could be written: %s", error)
         finally:
             self._snapshotter = None
@@ -421,7 +425,7 @@ def _image_of(records: Iterable[Message]) -> Image:
 
 
 def _decode(data: Buffer) -> tuple[list[Message], int]:
-    """The metadata records of batches of the log, and where these end."""
+    """The metadata records in batches of the log, and the end offset of the batches."""
     headers = scan_headers(data)
     records = [
         decode_record(row.value)

@@ -1,4 +1,4 @@
-"""What a broker measures of the requests it answers, by API and listener.
+"""Metrics of the requests that a broker answers, by API and listener.
 
 A request waits in the queue from the arrival of its last byte until the dispatcher takes it. It is
 in the handler while it is decoded, authorized, handled and encoded, which blocks the event loop;
@@ -61,7 +61,7 @@ class RequestMetrics:
         )
 
     def handled(self, received_bytes: int, queue_s: float, handler_s: float, reply: Reply) -> None:
-        """Count a request that its handler is done with; a reply that is to come is not `reply`."""
+        """Count a request that its handler has ended; `reply` is None if it is still to come."""
         self.received.value += received_bytes
         # As `Histogram.observe` does it, without two calls for every request.
         queue, handler = self.queue, self.handler
@@ -73,7 +73,7 @@ class RequestMetrics:
             self.sent.value += len(reply[0]) if len(reply) == 1 else sum(map(len, reply))
 
     def waited(self, seconds: float, reply: Reply) -> None:
-        """Count the wait of a request that its handler was done with before."""
+        """Count the wait for a reply after the handler had ended."""
         self.waiting.observe(seconds)
         if reply is not None:
             self.sent.value += sum(map(len, reply))

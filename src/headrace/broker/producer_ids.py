@@ -1,9 +1,9 @@
-"""Ids for idempotent producers, taken from blocks that the controller gives out."""
+"""Ids for idempotent producers, taken from blocks that the controller allocates."""
 
 import asyncio
 from collections.abc import Callable
 
-from headrace.broker.cluster.channels import ControllerLink
+from headrace.broker.cluster.channels import ControllerChannel
 from headrace.errors import ErrorCode, KafkaError, error_code
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
@@ -14,10 +14,10 @@ _ASK_SECONDS = 5.0
 
 
 class ProducerIds:
-    """Never gives the same id twice, not even after a crash: a block is on disk before its use."""
+    """New producer ids, unique even after a crash: a block is committed before its use."""
 
     def __init__(
-        self, controllers: ControllerLink, broker_id: int, broker_epoch: Callable[[], int]
+        self, controllers: ControllerChannel, broker_id: int, broker_epoch: Callable[[], int]
     ) -> None:
         self._controllers = controllers
         self._broker_id = broker_id
@@ -26,22 +26,22 @@ class ProducerIds:
         self._end = 0
         self._asking = asyncio.Lock()
 
-    async def take(self) -> int:
+    async def next_id(self) -> int:
         """A new producer id."""
         async with self._asking:
             if self._next >= self._end:
-                await self._take_block()
+                await self._allocate_block()
             producer_id = self._next
             self._next += 1
         return producer_id
 
-    async def _take_block(self) -> None:
+    async def _allocate_block(self) -> None:
         request = AllocateProducerIdsRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch()
         )
         block: AllocateProducerIdsResponse = await self._controllers.ask(request, _ASK_SECONDS)
         if block.error_code:
-            # Whatever it is passes, once this broker is registered again; clients ask until then.
+            # Any error ends once this broker is registered again; clients retry until then.
             code = error_code(block.error_code)
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headrace.broker.node import Node
 from headrace.errors import ErrorCode, ProtocolError
-from headrace.net.server import Connection
+from headrace.net.server import ServerConnection
 from headrace.protocol.apis import Api, RequestHeader
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.protocol.schema import Message
@@ -34,11 +34,11 @@ _DENIED = {
 
 
 class AccessDenied(ProtocolError):
-    """A request whose sender lacks a right, and whose answer has no place to say so."""
+    """A request whose sender lacks a right, and whose response has no field for an error."""
 
 
 class Access(NamedTuple):
-    """Rights that the requests of an API need: an operation on each resource that one names.
+    """Rights that the requests of an API need: an operation on each resource named.
 
     `names` are none where a request does not need the right, as a consumer's Fetch does not need
     that of a follower.
@@ -50,9 +50,9 @@ class Access(NamedTuple):
 
 
 class RequestContext:
-    """One request: who is asked, the header it came with, who sent it and from which address.
+    """A request without its body: the node that answers it, its header, its sender's address.
 
-    `listener` names where it came in, and `announced` are the APIs that may be asked there.
+    `listener` is the name of the listener it came in at, `announced` are the APIs served there.
     `connection` is None for requests of this node's own and for those that another node passed on.
     `arrived_s` is when its bytes were received, by the node's monotonic clock.
     """
@@ -76,7 +76,7 @@ class RequestContext:
         host: str,
         listener: str | None = None,
         announced: list[ApiVersion] | None = None,
-        connection: Connection | None = None,
+        connection: ServerConnection | None = None,
         principal: Principal = ANONYMOUS,
         authorizer: Authorizer = ALLOW_ALL,
         arrived_s: float = 0.0,
@@ -100,7 +100,7 @@ class RequestContext:
         return self.header.client_id
 
     def allowed(self, resource_type: AclResourceType, names: Iterable[str]) -> list[str]:
-        """Those of the resources with which the sender may do what the API does with them."""
+        """The names of resources for which the sender has the right that the API needs."""
         if self.authorizer is ALLOW_ALL:
             return list(names)
         [access] = [
@@ -129,7 +129,7 @@ Handler: TypeAlias = Callable[[RequestContext, Any], Answer]
 
 
 def answer(row: "ServedApi", context: RequestContext, request: Message) -> Answer:
-    """What is answered to a request: its handler's answer, if the authorizer allows the request."""
+    """The answer to a request: that of its handler, if the authorizer allows the request."""
     if context.authorizer is not ALLOW_ALL:
         missing = context.missing_right(request, row.access)
         if missing is not None:
@@ -138,7 +138,7 @@ def answer(row: "ServedApi", context: RequestContext, request: Message) -> Answe
 
 
 def _refusal(api: Api, context: RequestContext, missing: Right) -> Message:
-    """The answer to a request without a right; AccessDenied where it has no place for an error.
+    """The answer to a request without a right; AccessDenied where it has no error field.
 
     Unlike Kafka: one resource that is denied has the whole request denied.
     """

@@ -1,7 +1,9 @@
-"""Reads the closed segments of a broker again, in the background, to find damage early.
+"""Reads the segments of a broker again, in the background, to find damage early.
 
 Rule: bytes are read in a worker thread, at `log.scrub.bytes.per.second`; the log is looked at on
-the loop's thread only. A damaged replica is given up only where another one is in sync.
+the loop's thread only. A damaged replica is given up only where another one is in sync. After a
+start the last segment of each log is read first, unless the start has scanned it, and then a whole
+pass: a start believes what was closed cleanly. Where a reader met damage is looked at soon.
 """
 
 import asyncio
@@ -15,12 +17,13 @@ from headrace.errors import KafkaError, StorageError
 from headrace.replication.throttle import Throttle
 from headrace.storage.damage import DamagedLog
 from headrace.storage.data_directory import DataDirectory
-from headrace.storage.files import Shortage
+from headrace.storage.files import ResourceShortage
+from headrace.storage.log_segments import segment_index
 from headrace.storage.scrubbing import (
     NEVER,
     SCRUB_CHECKPOINT,
-    Damage,
-    Progress,
+    ScrubProgress,
+    SegmentDamage,
     SegmentKey,
     check_segment,
     decode_progress,
@@ -33,8 +36,10 @@ from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# How soon a changed interval is noticed, and a replica that is in sync again.
+# The time after which a changed interval, or a replica back in sync, is noticed.
 _POLL_SECONDS = 10.0
+# How soon damage that a reader has met is looked at.
+_SUSPICION_SECONDS = 1.0
 # How often the progress is written down while segments are read.
 _CHECKPOINT_SECONDS = 60.0
 # How long the piece under way may take to be read when the broker stops.
@@ -42,47 +47,55 @@ _FINISH_SECONDS_MAX = 30.0
 
 
 class Scrubber:
-    """One segment after the other, over all data directories. Used on the loop's thread only."""
+    """Reads one segment after the other, in all data directories. For the loop's thread only."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._throttle = Throttle(node.config.log_scrub_bytes_per_second)
         self._progress = node.scrub_progress
         self._written: dict[DataDirectory, float] = {}
-        self._told: set[Damage] = set()
+        self._reported: set[SegmentDamage] = set()
+        self._began_ms = NEVER
+        # Logs whose last segment was read since the start, or by it.
+        self._tails: set[TopicPartition] = set()
         self._stopping = asyncio.Event()
         self._tasks = TaskScope("scrubbing")
 
     def start(self) -> None:
+        self._began_ms = self._node.clock.now_ms()
         self._tasks.start(self._run())
+        self._tasks.start(self._check_suspects())
 
     async def stop(self) -> None:
-        """End after the piece that is being read, and write down how far it has come."""
+        """End after the piece that is being read, and write the progress."""
         self._stopping.set()
         await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
         for directory in self._node.logs.directories:
             if directory.error is None:
-                self._load(directory)  # Operators ask for it, also if there is to be no other pass.
+                self._load_progress(directory)  # For DescribeLogDirs, even without another pass.
         while not self._stopping.is_set():
+            if not self._node.replicas.is_applied:
+                await self._pause(_SUSPICION_SECONDS)
+                continue
             has_read = False
             for directory in self._node.logs.directories:
                 if directory.error is None and self._node.config.log_scrub_interval_ms >= 0:
-                    await self.look_again(directory)
-                    has_read |= await self.scrub_next(directory)
+                    await self.recheck_damage(directory)
+                    has_read |= await self.read_tail(directory) or await self.scrub_next(directory)
             if not has_read:
                 await self._pause(_POLL_SECONDS)
         for directory, progress in list(self._progress.items()):
             if progress.started_ms != NEVER:
-                await self._write(directory)
+                await self._write_progress(directory)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    def _load(self, directory: DataDirectory) -> Progress:
+    def _load_progress(self, directory: DataDirectory) -> ScrubProgress:
         progress = self._progress.get(directory)
         if progress is None:
             data = None
@@ -96,88 +109,163 @@ class Scrubber:
         """Read the next segment of a directory; false if none is due."""
         node = self._node
         now_ms = node.clock.now_ms()
-        progress = self._load(directory).begun(now_ms, node.config.log_scrub_interval_ms)
+        interval_ms = node.config.log_scrub_interval_ms
+        progress = self._load_progress(directory).begun(now_ms, interval_ms, self._began_ms)
         self._progress[directory] = progress
         if not progress.is_under_way:
             return False
-        held = {one.name: one for one in node.replicas if self._is_in(one, directory)}
+        held = self._held_in(directory)
         key = next_segment(
             progress,
             sorted(held),
-            lambda name: [one.base_offset for one in held[name].log.segments[:-1]],
+            lambda name: [
+                segment.base_offset for segment in held[name].log.segments if segment.size
+            ],
         )
         if key is None:
             self._progress[directory] = progress = progress.ended(now_ms)
             _report_pass(directory, progress)
-            await self._write(directory)
+            await self._write_progress(directory)
             return False
         partition = held[key.partition]
-        segment = _closed_segment(partition, key)
+        segment = _segment_of(partition, key)
         assert segment is not None, key
+        size = segment.size
         damage = await self._check(partition, segment)
         if not self._stopping.is_set():
             found = None if damage is None else _damage_of(key, damage)
-            self._progress[directory] = self._progress[directory].read(key, segment.size, found)
+            self._progress[directory] = self._progress[directory].read(key, size, found)
+            self._mark(directory, partition)
             if damage is not None:
-                self._act(directory, partition, key, damage)
-                await self._write(directory)
+                self._handle_damage(directory, partition, key, damage)
+                await self._write_progress(directory)
             elif self._loop_time() - self._written[directory] > _CHECKPOINT_SECONDS:
-                await self._write(directory)
+                await self._write_progress(directory)
         return True
+
+    async def read_tail(self, directory: DataDirectory) -> bool:
+        """Read the last segment of a log that no start and no tail read has; false if none is."""
+        held = self._held_in(directory)
+        for name in sorted(held.keys() - self._tails):
+            self._tails.add(name)
+            partition = held[name]
+            written = [segment for segment in partition.log.segments[-2:] if segment.size]
+            if written and not partition.log.recovery.scanned:
+                await self._look_at(directory, partition, written[-1])
+                return True
+        return False
+
+    async def _check_suspects(self) -> None:
+        while not self._stopping.is_set():
+            for partition in list(self._node.replicas):
+                if partition.log.suspected_offset is not None and not self._stopping.is_set():
+                    await self.check_suspect(partition)
+            await self._pause(_SUSPICION_SECONDS)
+
+    async def check_suspect(self, partition: Partition) -> None:
+        """Look for damage that a reader has met: where it read, then in the rest of the log."""
+        log, offset = partition.log, partition.log.suspected_offset
+        log.clear_suspicion()
+        if offset is None or log.closed or log.offline is not None:
+            return
+        directory, segments = self._node.logs.directory_of(partition.name), log.segments
+        first = max(segment_index(segments, offset), 0)
+        for segment in (segments[first], *segments[:first], *segments[first + 1 :]):
+            if await self._look_at(directory, partition, segment) or self._stopping.is_set():
+                return
+
+    async def _look_at(
+        self, directory: DataDirectory, partition: Partition, segment: Segment
+    ) -> bool:
+        """Check a segment that is not the next of the pass; whether it is damaged."""
+        key = SegmentKey(partition.name, segment.base_offset)
+        is_reported = any(damage.key == key for damage in self._reported)
+        if is_reported and not self._can_be_fetched(partition):
+            return True  # Nothing has changed since.
+        damage = await self._check(partition, segment)
+        if damage is None or self._stopping.is_set():
+            return False
+        self._progress[directory] = self._load_progress(directory).found(_damage_of(key, damage))
+        self._mark(directory, partition)
+        self._handle_damage(directory, partition, key, damage)
+        await self._write_progress(directory)
+        return True
+
+    def _mark(self, directory: DataDirectory, partition: Partition) -> None:
+        """Have the log refuse what is known to be damaged, and nothing else."""
+        known = [
+            damage
+            for damage in self._load_progress(directory).damage
+            if damage.key.partition == partition.name
+        ]
+        partition.log.mark_damaged([(damage.first_offset, damage.end_offset) for damage in known])
+
+    def _held_in(self, directory: DataDirectory) -> dict[TopicPartition, Partition]:
+        return {
+            partition.name: partition
+            for partition in self._node.replicas
+            if self._is_in(partition, directory)
+        }
 
     def _is_in(self, partition: Partition, directory: DataDirectory) -> bool:
         logs = self._node.logs
-        return partition.log.offline is None and logs.home_of(partition.name) is directory
+        return partition.log.offline is None and logs.directory_of(partition.name) is directory
 
-    async def look_again(self, directory: DataDirectory) -> None:
-        """See to damage that was found before: it may be gone, or others may be in sync now."""
-        for damage in self._load(directory).damage:
+    async def recheck_damage(self, directory: DataDirectory) -> None:
+        """Check known damage again: it may be gone, or other replicas may be in sync now."""
+        for damage in self._load_progress(directory).damage:
             name = damage.key.partition
             try:
                 partition = self._node.replicas.replica_of(*name)
             except KafkaError:
                 if name not in self._node.logs.failed:
-                    self._drop(directory, damage)  # Deleted, or moved away.
+                    self._forget_damage(directory, damage)  # Deleted, or moved away.
                 continue
-            segment = _closed_segment(partition, damage.key)
+            segment = _segment_of(partition, damage.key)
             if segment is None:
-                self._drop(directory, damage)
-            elif damage not in self._told or self._can_be_fetched(partition):
+                self._forget_damage(directory, damage)
+                self._mark(directory, partition)
+            elif damage not in self._reported or self._can_be_fetched(partition):
                 error = await self._check(partition, segment)
                 if self._stopping.is_set():
                     return
                 if error is None:
-                    self._drop(directory, damage)
+                    self._forget_damage(directory, damage)
+                    self._mark(directory, partition)
                 else:
-                    self._act(directory, partition, damage.key, error)
+                    self._mark(directory, partition)
+                    self._handle_damage(directory, partition, damage.key, error)
 
-    def _drop(self, directory: DataDirectory, damage: Damage) -> None:
-        self._told.discard(damage)
+    def _forget_damage(self, directory: DataDirectory, damage: SegmentDamage) -> None:
+        self._reported.discard(damage)
         self._progress[directory] = self._progress[directory].without(damage)
 
     async def _check(self, partition: Partition, segment: Segment) -> DamagedLog | None:
-        """What is wrong with a segment; None if nothing is, or if it is not in the log any more."""
+        """The damage of a segment; None if it is intact, or not in the log any more."""
         log, truncations = partition.log, partition.log.truncations
+        if segment not in log.segments:
+            return None
         damage = None
         for _ in range(2):  # Twice, as it may be a slip of the memory that it was read into.
-            following = log.segments[log.segments.index(segment) + 1]
-            pieces = check_segment(segment, following.base_offset, log.epochs.entries)
+            behind = log.segments[log.segments.index(segment) + 1 :]
+            end_offset = behind[0].base_offset if behind else log.log_end_offset
+            pieces = check_segment(segment, end_offset, log.epochs.entries)
             damage = await self._read(pieces)
             if damage is None or self._stopping.is_set():
                 return None
-            # Compaction, retention, a move or a truncation may have had the file meanwhile.
+            # Compaction, retention, a move or a truncation may have replaced the file meanwhile.
             if (
                 not self._is_held(partition)
                 or partition.log is not log
                 or log.truncations != truncations
-                or segment not in log.segments[:-1]
+                or segment not in log.segments
                 or log.offline is not None
             ):
                 return None
         return damage
 
     def _is_held(self, partition: Partition) -> bool:
-        """Whether it is still the replica of its name, and not one that was deleted meanwhile."""
+        """Whether the replica is still held, and was not deleted meanwhile."""
         try:
             return self._node.replicas.replica_of(*partition.name) is partition
         except KafkaError:
@@ -191,7 +279,7 @@ class Scrubber:
                 await self._pace(size)
         except DamagedLog as damage:
             return damage
-        except Shortage as error:
+        except ResourceShortage as error:
             logger.warning("a segment was not scrubbed, the next pass will: %s", error)
         return None
 
@@ -206,10 +294,10 @@ class Scrubber:
             await self._pause(wait_s)
 
     def _can_be_fetched(self, partition: Partition) -> bool:
-        """Whether another replica is in sync, from which this one can be made anew."""
-        return any(one != self._node.node_id for one in partition.isr)
+        """Whether another replica is in sync, from which this replica can be fetched again."""
+        return any(broker_id != self._node.node_id for broker_id in partition.isr)
 
-    def _act(
+    def _handle_damage(
         self,
         directory: DataDirectory,
         partition: Partition,
@@ -220,8 +308,8 @@ class Scrubber:
             self._node.replicas.report_damage(partition.name, error)
             return
         damage = _damage_of(key, error)
-        if damage not in self._told:
-            self._told.add(damage)
+        if damage not in self._reported:
+            self._reported.add(damage)
             logger.error(
                 "%s: %s. No other replica is in sync: the rest can be read; restore the file, or"
                 " stop the broker and see what `headrace log repair %s` can save",
@@ -230,7 +318,7 @@ class Scrubber:
                 f"{directory.path}/{partition.name}",
             )
 
-    async def _write(self, directory: DataDirectory) -> None:
+    async def _write_progress(self, directory: DataDirectory) -> None:
         self._written[directory] = self._loop_time()
         path = f"{directory.path}/{SCRUB_CHECKPOINT}"
         data = encode_progress(self._progress[directory])
@@ -243,20 +331,22 @@ class Scrubber:
         return asyncio.get_running_loop().time()
 
 
-def _closed_segment(partition: Partition, key: SegmentKey) -> Segment | None:
-    segments = partition.log.segments[:-1]
-    return next((one for one in segments if one.base_offset == key.base_offset), None)
+def _segment_of(partition: Partition, key: SegmentKey) -> Segment | None:
+    segments = partition.log.segments
+    return next((segment for segment in segments if segment.base_offset == key.base_offset), None)
 
 
-def _damage_of(key: SegmentKey, error: DamagedLog) -> Damage:
-    return Damage(key, error.first_offset, error.end_offset)
+def _damage_of(key: SegmentKey, error: DamagedLog) -> SegmentDamage:
+    return SegmentDamage(key, error.first_offset, error.end_offset)
 
 
-def _report_pass(directory: DataDirectory, progress: Progress) -> None:
-    damaged: set[TopicPartition] = {one.key.partition for one in progress.damage}
+def _report_pass(directory: DataDirectory, progress: ScrubProgress) -> None:
+    if not progress.segment_count:
+        return
+    damaged: set[TopicPartition] = {damage.key.partition for damage in progress.damage}
     logger.log(
         logging.WARNING if damaged else logging.INFO,
-        "scrubbed %d closed segments with %d bytes in %s: %s",
+        "scrubbed %d segments with %d bytes in %s: %s",
         progress.segment_count,
         progress.byte_count,
         directory.path,

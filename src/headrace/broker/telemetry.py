@@ -1,8 +1,8 @@
-"""Metrics that clients push to the broker (KIP-714): who is asked for which, and what came.
+"""Client telemetry (KIP-714): subscriptions to metrics of clients, and the metrics they push.
 
 A subscription is a config resource of type CLIENT_METRICS: metric name prefixes, an interval, and
-patterns that a client must match. A client asks which metrics are wanted of it, gets the id of that
-set, and pushes the metrics under this id once per interval. What was accepted goes to a receiver.
+patterns that a client must match. A client asks for its subscription, gets the names of metrics and
+an id, and pushes those metrics under the id once per interval. Accepted metrics go to a receiver.
 """
 
 import logging
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import ConfigResource
+from headrace.metadata.image import ConfigKey
 from headrace.protocol.batch import crc32c
 from headrace.protocol.compression import Compression
 from headrace.types import uuid_text
@@ -28,7 +28,7 @@ _INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
 _INSTANCES_MAX = 16_384
 _INSTANCE_IDLE_MS_MIN = 60_000
 _KEPT_BYTES_MAX = 16 * 1024 * 1024
-# The ids that Kafka's clients never make up: zero, and that of the metadata topic.
+# Ids that Kafka's clients never generate: zero, and the id of the metadata topic.
 _RESERVED_IDS = (bytes(16), bytes(15) + b"\x01")
 _NEVER_MS = -(2**62)
 _COMPRESSION_IDS = frozenset(map(int, Compression))
@@ -37,7 +37,7 @@ ACCEPTED_COMPRESSION = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Com
 
 
 class ClientAttributes(NamedTuple):
-    """A client as the patterns of subscriptions see it."""
+    """The attributes of a client that patterns of subscriptions are matched with."""
 
     client_id: str | None
     client_software_name: str
@@ -57,7 +57,7 @@ class ClientAttributes(NamedTuple):
 MATCH_NAMES = frozenset({*ClientAttributes._fields, "client_instance_id"})
 
 
-class Subscription(NamedTuple):
+class TelemetrySubscription(NamedTuple):
     """Metrics, by the prefixes of their names, that matching clients push once per interval."""
 
     metrics: frozenset[str]
@@ -65,7 +65,7 @@ class Subscription(NamedTuple):
     patterns: tuple[tuple[str, re.Pattern[str]], ...]
 
 
-def parse_subscription(settings: Mapping[str, str]) -> Subscription:
+def parse_subscription(settings: Mapping[str, str]) -> TelemetrySubscription:
     """The subscription of a CLIENT_METRICS resource; ValueError says what is wrong."""
     interval_ms = int(settings.get("interval.ms", _INTERVAL_MS_DEFAULT))
     if not _INTERVAL_MS_MIN <= interval_ms <= _INTERVAL_MS_MAX:
@@ -81,7 +81,7 @@ def parse_subscription(settings: Mapping[str, str]) -> Subscription:
             patterns.append((name, re.compile(pattern)))
         except re.error as error:
             raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
-    return Subscription(
+    return TelemetrySubscription(
         frozenset(_items(settings.get("metrics", ""))), interval_ms, tuple(patterns)
     )
 
@@ -105,7 +105,7 @@ class TelemetryReceiver(Protocol):
     """Takes the metrics that clients push: the exporter of the broker's own metrics."""
 
     def receive(self, push: TelemetryPush) -> None:
-        """Take one push. ValueError if it cannot be read, which the client is told."""
+        """Take a push. ValueError if it cannot be decoded; the client gets INVALID_RECORD."""
 
 
 class LatestPushes:
@@ -125,27 +125,27 @@ class LatestPushes:
             self.kept_bytes -= len(dropped.metrics)
 
     def pushes(self) -> tuple[TelemetryPush, ...]:
-        """What is kept, the oldest first."""
+        """The kept pushes, the oldest first."""
         return tuple(self._pushes.values())
 
 
-class ClientConnection(Protocol):
-    """A connection, of which it matters whether it has ended."""
+class TelemetryConnection(Protocol):
+    """The connection of a client."""
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the connection has ended."""
 
 
 @dataclass(slots=True)
-class _Instance:
-    """A client that asked or pushed, under one version of the subscriptions."""
+class _ClientInstance:
+    """A client instance that asked or pushed under one version of the subscriptions."""
 
     subscription_id: int
     metrics: frozenset[str]
     interval_ms: int
     version: int
-    connection: ClientConnection | None
+    connection: TelemetryConnection | None
     seen_ms: int
     last_get_ms: int = _NEVER_MS
     last_push_ms: int = _NEVER_MS
@@ -153,19 +153,19 @@ class _Instance:
     last_error: ErrorCode = ErrorCode.NONE
 
     @property
-    def left(self) -> bool:
-        """Whether the client's connection ended: a new one begins anew, as in Kafka."""
+    def is_disconnected(self) -> bool:
+        """Whether the client's connection ended: when it comes back it begins anew, as in Kafka."""
         return self.connection is not None and self.connection.closed
 
-    def take_get(self, now_ms: int) -> bool:
-        """Note a question after the subscription; False if it comes before the interval is over."""
+    def accept_get(self, now_ms: int) -> bool:
+        """Note a request for the subscription; False if it comes before the interval is over."""
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return False
         self.last_get_ms = now_ms
         return True
 
-    def take_push(self, now_ms: int) -> bool:
-        """Note a push; False if it is too early. The first one after a question never is."""
+    def accept_push(self, now_ms: int) -> bool:
+        """Note a push; False if it is too early. The first push after `accept_get` never is."""
         if self.last_get_ms <= self.last_push_ms:
             if now_ms - self.last_push_ms < self.interval_ms:
                 return False
@@ -173,8 +173,8 @@ class _Instance:
         return True
 
 
-class Subscribed(NamedTuple):
-    """What a client is to push: metrics, under which id, how often."""
+class ClientSubscription(NamedTuple):
+    """The subscription of a client: the metrics to push, the id to push under, the interval."""
 
     instance_id: bytes
     subscription_id: int
@@ -182,25 +182,25 @@ class Subscribed(NamedTuple):
     interval_ms: int
 
 
-class Asking(NamedTuple):
+class TelemetryRequest(NamedTuple):
     """A client's request: which client, on which connection, and when."""
 
     client: ClientAttributes
-    connection: ClientConnection | None
+    connection: TelemetryConnection | None
     now_ms: int
 
 
 @dataclass(slots=True)
 class ClientTelemetry:
-    """The clients of this broker and what is wanted of them. Time is steady milliseconds."""
+    """The client instances of this broker and their subscriptions. Times are steady ms."""
 
     receiver: TelemetryReceiver = field(default_factory=LatestPushes)
-    _configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
-    _subscriptions: tuple[Subscription, ...] = ()
+    _configs: Mapping[ConfigKey, Mapping[str, str]] = field(default_factory=dict)
+    _subscriptions: tuple[TelemetrySubscription, ...] = ()
     _version: int = 0
-    _instances: OrderedDict[bytes, _Instance] = field(default_factory=OrderedDict)
+    _instances: OrderedDict[bytes, _ClientInstance] = field(default_factory=OrderedDict)
 
-    def follow(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
+    def update_subscriptions(self, configs: Mapping[ConfigKey, Mapping[str, str]]) -> None:
         """Take the subscriptions from the configs of an image."""
         if configs is self._configs:
             return
@@ -216,16 +216,16 @@ class ClientTelemetry:
             self._subscriptions = tuple(subscriptions)
             self._version += 1
 
-    def subscribe(self, instance_id: bytes, asking: Asking) -> Subscribed:
-        """What a client is to push; KafkaError if it asks again too early."""
+    def subscribe(self, instance_id: bytes, asking: TelemetryRequest) -> ClientSubscription:
+        """The subscription of a client; KafkaError if it asks again too early."""
         instance = self._instance(instance_id, asking)
-        if not instance.take_get(asking.now_ms) and instance.last_error not in (
+        if not instance.accept_get(asking.now_ms) and instance.last_error not in (
             ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ):
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         instance.last_error = ErrorCode.NONE
-        return Subscribed(
+        return ClientSubscription(
             instance_id,
             instance.subscription_id,
             tuple(sorted(instance.metrics)),
@@ -233,7 +233,7 @@ class ClientTelemetry:
         )
 
     def push(
-        self, subscription_id: int, push: TelemetryPush, asking: Asking, bytes_max: int
+        self, subscription_id: int, push: TelemetryPush, asking: TelemetryRequest, bytes_max: int
     ) -> None:
         """Take a push and hand it to the receiver; KafkaError if it is refused."""
         if push.instance_id in _RESERVED_IDS:
@@ -252,7 +252,7 @@ class ClientTelemetry:
 
     def _check(
         self,
-        instance: _Instance,
+        instance: _ClientInstance,
         subscription_id: int,
         push: TelemetryPush,
         now_ms: int,
@@ -260,7 +260,7 @@ class ClientTelemetry:
     ) -> None:
         if instance.terminating:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        if not instance.take_push(now_ms) and not push.terminating:
+        if not instance.accept_push(now_ms) and not push.terminating:
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         if subscription_id != instance.subscription_id:
             raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
@@ -276,10 +276,10 @@ class ClientTelemetry:
             logger.warning("metrics of client %s: %s", uuid_text(push.instance_id), error)
             raise KafkaError(ErrorCode.INVALID_RECORD) from error
 
-    def _instance(self, instance_id: bytes, asking: Asking) -> _Instance:
+    def _instance(self, instance_id: bytes, asking: TelemetryRequest) -> _ClientInstance:
         self._expire(asking.now_ms)
         instance = self._instances.get(instance_id)
-        if instance is None or instance.version != self._version or instance.left:
+        if instance is None or instance.version != self._version or instance.is_disconnected:
             instance = self._new_instance(instance_id, asking)
             self._instances[instance_id] = instance
         instance.seen_ms = asking.now_ms
@@ -295,7 +295,7 @@ class ClientTelemetry:
                 return
             del self._instances[instance_id]
 
-    def _new_instance(self, instance_id: bytes, asking: Asking) -> _Instance:
+    def _new_instance(self, instance_id: bytes, asking: TelemetryRequest) -> _ClientInstance:
         metrics: set[str] = set()
         interval_ms = _INTERVAL_MS_DEFAULT
         for subscription in self._subscriptions:
@@ -304,7 +304,7 @@ class ClientTelemetry:
                 interval_ms = min(interval_ms, subscription.interval_ms)
         if _ALL_METRICS in metrics:
             metrics = {_ALL_METRICS}
-        return _Instance(
+        return _ClientInstance(
             _subscription_id(instance_id, metrics, interval_ms),
             frozenset(metrics),
             interval_ms,
@@ -315,7 +315,7 @@ class ClientTelemetry:
 
 
 def _subscription_id(instance_id: bytes, metrics: set[str], interval_ms: int) -> int:
-    """A number that changes with what is wanted of a client, and differs between clients."""
+    """A number that changes with the metrics and the interval, and differs between clients."""
     text = f"{','.join(sorted(metrics))} {interval_ms}".encode()
     unsigned = crc32c(instance_id, crc32c(text))
     return unsigned - 2**32 if unsigned >= 2**31 else unsigned

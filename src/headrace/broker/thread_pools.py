@@ -14,11 +14,11 @@ _FLUSH_THREADS = 4
 _READ_THREADS = 4
 
 
-class Workers:
-    """Pools of their own, so that a reader of old data on a slow disk holds up no acknowledgement,
-    and compaction neither.
+class ThreadPools:
+    """Thread pools for flushes, for reads and for compaction.
 
-    What work raises is raised to its caller; a bug in work whose caller is gone is reported.
+    They are separate, so that neither a reader of old data on a slow disk nor a compaction holds up
+    an acknowledgement. Exceptions are raised to the caller; a bug whose caller is gone is reported.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Workers:
 
 
 def _run(executor: Executor, work: Callable[[], R]) -> asyncio.Future[R]:
-    """Run work in a thread; the future has what it returns or raises."""
+    """Run work in a thread; the future has its result or its exception."""
     loop = asyncio.get_running_loop()
 
     def watched() -> R:

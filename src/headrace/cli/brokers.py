@@ -17,11 +17,16 @@ from headrace.cli.output import (
     printable,
     timestamp_text,
 )
-from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
+from headrace.cli.partitions import (
+    ChosenPartitions,
+    chosen_partitions,
+    partitions_text,
+    topic_option,
+)
 from headrace.cli.reassign import throttle_option
 from headrace.cli.reassignment_moves import (
-    Situation,
-    Watch,
+    MoveMonitor,
+    ReplicaPlacement,
     begin,
     elect_preferred,
     largest,
@@ -54,18 +59,18 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         # Nothing here needs a controller: this must work when there is none.
         cluster = admin.describe_cluster(include_fenced=True)
         known = {broker.node_id: broker for broker in cluster.brokers}
-        situation = Situation(known, admin.list_topics(internal=True), {})
+        situation = ReplicaPlacement(known, admin.list_topics(internal=True), {})
     with open_admin(bootstrap, min(timeout_s, SOON_S)) as admin:
         answers = outcomes_of(lambda: admin.describe_log_dirs(situation.alive))
         controller = controller_of(admin)
     documents = _documents(situation, controller)
     sizes = sizes_in(answers)
-    for one in documents:
-        held = sizes.get(one["id"])
-        one["bytes"] = None if held is None else sum(held.values())
-        answer = answers.get(one["id"])
+    for document in documents:
+        held = sizes.get(document["id"])
+        document["bytes"] = None if held is None else sum(held.values())
+        answer = answers.get(document["id"])
         if isinstance(answer, KafkaError) and answer.code is ErrorCode.BROKER_NOT_AVAILABLE:
-            one["state"] = "no answer"
+            document["state"] = "no answer"
     if as_json:
         print_json({"cluster_id": cluster.cluster_id, "brokers": documents})
         return
@@ -74,16 +79,16 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         ["BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "BEHIND", "SIZE"],
         [
             (
-                one["id"],
-                one["address"],
-                one["rack"],
-                f"{one['state']}, controller" if one["controller"] else one["state"],
-                one["leads"],
-                one["replicas"],
-                one["behind"],
-                None if one["bytes"] is None else bytes_text(one["bytes"]),
+                document["id"],
+                document["address"],
+                document["rack"],
+                f"{document['state']}, controller" if document["controller"] else document["state"],
+                document["leads"],
+                document["replicas"],
+                document["behind"],
+                None if document["bytes"] is None else bytes_text(document["bytes"]),
             )
-            for one in documents
+            for document in documents
         ],
     )
     if controller is None:
@@ -98,7 +103,7 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
 def describe(ids: tuple[int, ...], bootstrap: str, timeout_s: float, as_json: bool) -> int:
     """Show the data directories of brokers, and how far they are with scrubbing them.
 
-    Without a broker all are shown that are up. Each reads its closed segments again by itself to
+    Without a broker all are shown that are up. Each reads its segments again by itself to
     find damage early, see `log.scrub.interval.ms`.
     """
     with open_admin(bootstrap, timeout_s) as admin:
@@ -112,21 +117,21 @@ def describe(ids: tuple[int, ...], bootstrap: str, timeout_s: float, as_json: bo
         print_json({"brokers": list(documents.values())})
     elif documents:
         _print_directories(documents.values())
-    return report(one for one in answers.values() if isinstance(one, KafkaError))
+    return report(answer for answer in answers.values() if isinstance(answer, KafkaError))
 
 
 def _health_document(broker_id: int, answer: BrokerHealth) -> dict[str, Any]:
     directories = []
-    for one in answer.directories:
-        health = answer.health.get(one.path)
-        works = "full" if one.is_cordoned else "online"
+    for directory in answer.directories:
+        health = answer.health.get(directory.path)
+        works = "full" if directory.is_cordoned else "online"
         directories.append(
             {
-                "path": one.path,
-                "state": works if one.error is None else "offline",
-                "replicas": len(one.replicas),
-                "bytes": sum(one.replicas.values()),
-                "usable_bytes": one.usable_bytes,
+                "path": directory.path,
+                "state": works if directory.error is None else "offline",
+                "replicas": len(directory.replicas),
+                "bytes": sum(directory.replicas.values()),
+                "usable_bytes": directory.usable_bytes,
                 "scrub": None
                 if health is None
                 else {
@@ -166,17 +171,19 @@ def _print_directories(documents: Iterable[Mapping[str, Any]]) -> None:
         [
             (
                 document["id"],
-                one["path"],
-                one["state"],
-                one["replicas"],
-                bytes_text(one["bytes"]),
-                None if one["usable_bytes"] is None else bytes_text(one["usable_bytes"]),
-                None if one["scrub"] is None else _scrub_text(one["scrub"]),
-                None if one["scrub"] is None else one["scrub"]["damaged_segments"],
-                len(one["set_aside"]),
+                directory["path"],
+                directory["state"],
+                directory["replicas"],
+                bytes_text(directory["bytes"]),
+                None
+                if directory["usable_bytes"] is None
+                else bytes_text(directory["usable_bytes"]),
+                None if directory["scrub"] is None else _scrub_text(directory["scrub"]),
+                None if directory["scrub"] is None else directory["scrub"]["damaged_segments"],
+                len(directory["set_aside"]),
             )
             for document in documents
-            for one in document["directories"]
+            for directory in document["directories"]
         ],
     )
     for document in documents:
@@ -190,7 +197,7 @@ def _print_directories(documents: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _scrub_text(scrub: Mapping[str, Any]) -> str:
-    """How far the pass over a directory has come, or when the last one ended."""
+    """The text about the progress of a directory's pass, or the end of the last one."""
     if scrub["started_ms"] is None:
         return "not yet"
     if scrub["finished_ms"] is not None:
@@ -200,7 +207,7 @@ def _scrub_text(scrub: Mapping[str, Any]) -> str:
     return f"{share:.0%} since {timestamp_text(scrub['started_ms'])}"
 
 
-def _documents(situation: Situation, controller: int | None) -> list[dict[str, Any]]:
+def _documents(situation: ReplicaPlacement, controller: int | None) -> list[dict[str, Any]]:
     leads: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
     behind: Counter[int] = Counter()
@@ -263,7 +270,7 @@ def drain(
         begun = {tp: target for tp, target in moved.items() if tp not in failures}
         status = report(failures.values())
         if begun and not no_wait:
-            Watch(admin, "draining", begun, shown=not as_json).wait()
+            MoveMonitor(admin, "draining", begun, shown=not as_json).wait()
             status |= elect_preferred(admin, sorted(begun))
             remove_throttle(admin, situation, {tp.topic for tp in begun})
         held = _held(look(admin), ids)
@@ -287,24 +294,28 @@ def drain(
     return status
 
 
-def _left(situation: Situation, ids: Sequence[int]) -> list[int]:
+def _left(situation: ReplicaPlacement, ids: Sequence[int]) -> list[int]:
     """The brokers that are to take what others give."""
     for broker_id in ids:
         # A broker that was removed too early may be named in replicas all the same.
         if broker_id not in situation.brokers and not _held(situation, [broker_id]):
             known = _list(list(situation.brokers))
             raise BrokerNotReady(f"there is no broker {broker_id}; the cluster has {known}")
-    down = [one for one in situation.brokers if one not in situation.alive and one not in ids]
-    waiting = [one for one in down if _held(situation, [one])]
+    down = [
+        broker
+        for broker in situation.brokers
+        if broker not in situation.alive and broker not in ids
+    ]
+    waiting = [broker for broker in down if _held(situation, [broker])]
     if waiting:
         raise BrokerNotReady(
             f"broker {waiting[0]} is down, and moves would wait for its replicas; start it, or"
             " drain it too"
         )
-    return [one for one in situation.alive if one not in ids]
+    return [broker for broker in situation.alive if broker not in ids]
 
 
-def _held(situation: Situation, ids: Sequence[int]) -> int:
+def _held(situation: ReplicaPlacement, ids: Sequence[int]) -> int:
     return sum(
         broker in ids
         for topic in situation.topics.values()
@@ -362,13 +373,8 @@ def remove(broker_id: int, yes: bool, bootstrap: str, timeout_s: float, as_json:
         "headrace brokers elect --topic orders:2 --unclean --yes",
     )
 )
-@click.option(
-    "--topic",
-    "chosen",
-    type=parse_partitions,
-    multiple=True,
-    metavar="TOPIC[:N,...]",
-    help="A topic, or some of its partitions (orders:0,2-5); may be repeated. Without it all.",
+@topic_option(
+    help="A topic, or some of its partitions (orders:0,2-5); may be repeated. Without it all."
 )
 @click.option(
     "--unclean",
@@ -378,7 +384,7 @@ def remove(broker_id: int, yes: bool, bootstrap: str, timeout_s: float, as_json:
 @click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
 @client_options
 def elect(
-    chosen: tuple[Chosen, ...],
+    chosen: tuple[ChosenPartitions, ...],
     unclean: bool,
     yes: bool,
     bootstrap: str,
@@ -400,4 +406,4 @@ def elect(
         click.echo(f"elected leaders of {partitions_text(elected)}")
     else:
         click.echo("no leader changed")
-    return report(one for one in outcomes.values() if isinstance(one, KafkaError))
+    return report(outcome for outcome in outcomes.values() if isinstance(outcome, KafkaError))

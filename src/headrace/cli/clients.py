@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from headrace.client.admin.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from headrace.client.errors import SomeFailed, TimedOut
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError, KafkaError
@@ -39,7 +39,7 @@ def open_admin(bootstrap: str, timeout_s: float) -> Admin:
 
     It connects when first asked something.
     """
-    cluster = Cluster(
+    cluster = ClusterClient(
         _addresses(bootstrap),
         client_id=CLIENT_ID,
         request_timeout_s=timeout_ms_of(timeout_s) / 1000,
@@ -128,7 +128,7 @@ def controller_of(admin: Admin) -> int | None:
 
 
 def outcomes_of(call: Callable[[], dict[Item, Result]]) -> dict[Item, Result | KafkaError]:
-    """What came of each of several things, errors included."""
+    """The result of each of several items, errors included."""
     try:
         return {**call()}
     except SomeFailed as failed:

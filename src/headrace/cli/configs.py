@@ -18,7 +18,7 @@ from headrace.client.admin.configs import (
 _KINDS = [kind.name.lower().replace("_", "-") for kind in ResourceType]
 
 
-class _Common(TypedDict):
+class _CommandOptions(TypedDict):
     """Options of every command that talks to a cluster."""
 
     bootstrap: str
@@ -26,7 +26,7 @@ class _Common(TypedDict):
     as_json: bool
 
 
-class _Owned(_Common, ConfigOwner):
+class _OwnerOptions(_CommandOptions, ConfigOwner):
     """Options of a command about the settings of one owner."""
 
 
@@ -57,7 +57,7 @@ def _resource_options(command: Command) -> Command:
     return command
 
 
-def _resource(options: _Owned) -> tuple[ConfigResource, ConfigOwner]:
+def _resource(options: _OwnerOptions) -> tuple[ConfigResource, ConfigOwner]:
     """The resource that the options name, in both forms."""
     owner: ConfigOwner = {
         "topic": options.get("topic"),
@@ -82,7 +82,7 @@ def _resource(options: _Owned) -> tuple[ConfigResource, ConfigOwner]:
 @_resource_options
 @click.option("--all", "show_all", is_flag=True, help="Show settings at their defaults too.")
 @client_options
-def describe(show_all: bool, **options: Unpack[_Owned]) -> None:
+def describe(show_all: bool, **options: Unpack[_OwnerOptions]) -> None:
     """Show settings and where their values come from.
 
     CHANGEABLE says whether a setting can change while the broker runs; a setting with "no effect"
@@ -163,7 +163,7 @@ def _changeable(entry: ConfigEntry) -> str:
 def alter(
     settings: tuple[tuple[str, str], ...],
     deletions: tuple[str, ...],
-    **options: Unpack[_Owned],
+    **options: Unpack[_OwnerOptions],
 ) -> None:
     """Change settings while the broker runs. The others stay as they are."""
     resource, owner = _resource(options)
@@ -201,7 +201,7 @@ def alter(
     help="Only those of this kind; may be repeated.",
 )
 @client_options
-def list_(kinds: tuple[str, ...], **options: Unpack[_Common]) -> None:
+def list_(kinds: tuple[str, ...], **options: Unpack[_CommandOptions]) -> None:
     """List all that can have settings. Groups and client metrics are listed once they have some."""
     wanted = [kind.replace("-", "_") for kind in kinds]
     with open_admin(options["bootstrap"], options["timeout_s"]) as admin:

@@ -34,7 +34,7 @@ POLL_MS = 500
 _FOR_EVER = 2**63
 
 
-class Skipped(NamedTuple):
+class SkippedOffsets(NamedTuple):
     """Records that retention deleted before they could be read: offsets [start, end)."""
 
     tp: TopicPartition
@@ -42,7 +42,7 @@ class Skipped(NamedTuple):
     end_offset: int
 
 
-class Reading:
+class PartitionReader:
     """Reads partitions with a consumer that has no group. Not thread-safe."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Reading:
         *,
         until: Mapping[TopicPartition, int] | None,
         timeout_s: float,
-        on_skip: Callable[[Skipped], None],
+        on_skip: Callable[[SkippedOffsets], None],
     ) -> None:
         self._consumer = consumer
         self._admin = admin
@@ -128,7 +128,7 @@ class Reading:
         for tp, position in positions.items():
             start = earliest[tp].offset
             if position < start:
-                self._on_skip(Skipped(tp, position, start))
+                self._on_skip(SkippedOffsets(tp, position, start))
                 self._consumer.seek(tp, start)
                 if start >= self._until[tp]:
                     self._finish(tp)
@@ -227,7 +227,7 @@ def consume(
             ends = {tp: found.end for tp, found in ranges.items()}
             if isolation == "read_committed":
                 ends |= consumer.end_offsets(*ends)
-            reading = Reading(
+            reading = PartitionReader(
                 consumer,
                 admin,
                 {tp: found.start for tp, found in ranges.items()},
@@ -244,7 +244,7 @@ def consume(
 
 
 def _choose_format(text: str | None, as_json: bool, show_topic: bool) -> tuple[Format, bytes]:
-    """How a record is printed, and what is printed before the first."""
+    """The printer of records, and the header before the first."""
     if as_json and text not in (None, "json"):
         raise click.UsageError("--json and --format say different things.")
     if as_json or text == "json":
@@ -269,8 +269,8 @@ def _partitions(admin: Admin, names: Sequence[str], numbers: Sequence[int]) -> l
     return chosen
 
 
-def _polls(reading: Reading, interrupts: Interrupts) -> Iterator[list[ConsumerRecord]]:
-    """What each poll brings. Only waiting for it may be interrupted."""
+def _polls(reading: PartitionReader, interrupts: Interrupts) -> Iterator[list[ConsumerRecord]]:
+    """The records of each poll. Only the wait may be interrupted."""
     while reading.unfinished:
         with interrupts.allowed():
             records = reading.poll()
@@ -292,7 +292,7 @@ def _print_records(
                 return
 
 
-def _warn_skipped(skipped: Skipped) -> None:
+def _warn_skipped(skipped: SkippedOffsets) -> None:
     count = counted(skipped.end_offset - skipped.start_offset, "record")
     click.echo(
         f"headrace: {count} of {skipped.tp} deleted by retention before they were read;"

@@ -12,7 +12,7 @@ from headrace.cli.clients import SOON_S, controller_of, open_admin, outcomes_of
 from headrace.cli.options import client_options, examples
 from headrace.cli.output import counted, print_json, printable
 from headrace.cli.partitions import partitions_text
-from headrace.cli.reassignment_moves import Situation
+from headrace.cli.reassignment_moves import ReplicaPlacement
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.cluster import BrokerHealth
 from headrace.client.admin.reassignments import Reassignment
@@ -27,7 +27,7 @@ _METADATA_LOG = "__cluster_metadata-0."
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong: which check found it, of what, and what to do."""
+    """A finding: the check, its subject, the problem, and what to do."""
 
     check: str
     subject: str
@@ -50,7 +50,7 @@ def doctor(bootstrap: str, timeout_s: float, as_json: bool) -> int:
         # Nothing here needs a controller: this must work when there is none.
         brokers = admin.describe_cluster(include_fenced=True).brokers
         topics = admin.list_topics(internal=True)
-    situation = Situation({one.node_id: one for one in brokers}, topics, {})
+    situation = ReplicaPlacement({broker.node_id: broker for broker in brokers}, topics, {})
     with open_admin(bootstrap, min(timeout_s, SOON_S)) as admin:
         findings = list(_check_controller(admin))
         if not findings:
@@ -59,11 +59,11 @@ def doctor(bootstrap: str, timeout_s: float, as_json: bool) -> int:
         findings += _check_brokers(situation, answers)
         findings += _check_partitions(admin, situation)
     if as_json:
-        print_json({"findings": [asdict(one) for one in findings]})
+        print_json({"findings": [asdict(finding) for finding in findings]})
     elif not findings:
         count = sum(len(topic.partitions) for topic in topics.values())
         sizes = [(len(brokers), "broker"), (len(topics), "topic"), (count, "partition")]
-        click.echo(f"nothing is wrong: {', '.join(counted(*one) for one in sizes)}")
+        click.echo(f"nothing is wrong: {', '.join(counted(*size) for size in sizes)}")
     for finding in () if as_json else findings:
         click.echo(printable(f"{finding.subject}: {finding.detail}"))
     return 1 if findings else 0
@@ -88,7 +88,7 @@ def _moving(admin: Admin) -> dict[TopicPartition, Reassignment]:
 
 
 def _check_brokers(
-    situation: Situation, answers: Mapping[int, BrokerHealth | KafkaError]
+    situation: ReplicaPlacement, answers: Mapping[int, BrokerHealth | KafkaError]
 ) -> Iterator[Finding]:
     for broker in situation.brokers.values():
         answer = answers.get(broker.node_id)
@@ -124,7 +124,7 @@ def _check_broker(subject: str, answer: BrokerHealth) -> Iterator[Finding]:
                 " retention, move replicas away, or add space",
             )
         health = answer.health.get(directory.path)
-        names = [] if health is None else [one.name for one in health.set_aside]
+        names = [] if health is None else [log.name for log in health.set_aside]
         strays = [name for name in names if not name.startswith(_METADATA_LOG)]
         if strays:
             yield Finding(
@@ -147,14 +147,14 @@ def _check_broker(subject: str, answer: BrokerHealth) -> Iterator[Finding]:
 
 
 def _names(names: list[str], noun: str) -> str:
-    """How many there are, and the first names of them."""
+    """The count of names, and the first of them."""
     shown = ", ".join(names[:_SET_ASIDE_SHOWN_MAX])
     more = "..." if len(names) > _SET_ASIDE_SHOWN_MAX else ""
     verb = "was" if len(names) == 1 else "were"
     return f"{counted(len(names), noun)} ({shown}{more}) {verb}"
 
 
-def _check_partitions(admin: Admin, situation: Situation) -> Iterator[Finding]:
+def _check_partitions(admin: Admin, situation: ReplicaPlacement) -> Iterator[Finding]:
     """Partitions that lack a leader or replicas, those with the same lack together."""
     found: dict[tuple[str, str, str], list[TopicPartition]] = {}
     for name, topic in situation.topics.items():
@@ -171,9 +171,9 @@ def _check_partitions(admin: Admin, situation: Situation) -> Iterator[Finding]:
                 found.setdefault(("offline-partition", name, detail), []).append(tp)
             else:
                 missing = [
-                    one
-                    for one in partition.replicas
-                    if one not in partition.isr and one not in adding
+                    replica
+                    for replica in partition.replicas
+                    if replica not in partition.isr and replica not in adding
                 ]
                 if missing:
                     lacking[tp] = missing
@@ -204,7 +204,7 @@ def _least_in_sync(admin: Admin, topic: str) -> int:
 
 
 def _list(broker_ids: Iterable[int]) -> str:
-    ids = [str(one) for one in broker_ids]
+    ids = [str(broker_id) for broker_id in broker_ids]
     if not ids:
         return "no brokers"
     return f"{'broker' if len(ids) == 1 else 'brokers'} {', '.join(ids)}"

@@ -1,10 +1,10 @@
-"""What to tell the user about an error: what is wrong, and what to do next."""
+"""Messages about errors: what is wrong, and what to do next."""
 
 from collections.abc import Iterable
 
 import click
 
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, code_words
 
 _NEXT_STEPS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "list topics with `headrace topics list`,"
@@ -47,11 +47,8 @@ def explain(error: HeadraceError) -> str:
     """One line: what is wrong; what to do next."""
     if not isinstance(error, KafkaError):
         return one_line(str(error))
-    what = one_line(error.detail or sentence(error.code))
-    # A detail that brings its own advice needs no second one.
-    if ";" in what:
-        return what
-    advice = _NEXT_STEPS.get(error.code)
+    what = one_line(error.what or code_words(error.code))
+    advice = one_line(error.advice) or _NEXT_STEPS.get(error.code)
     return f"{what}; {advice}" if advice else f"{what} ({error.code.name})"
 
 
@@ -62,11 +59,6 @@ def report(failures: Iterable[KafkaError]) -> int:
         click.echo(f"headrace: {explain(error)}", err=True)
         status = 1
     return status
-
-
-def sentence(code: ErrorCode) -> str:
-    """A code's name as words: `TOPIC_ALREADY_EXISTS` is "topic already exists"."""
-    return code.name.removesuffix("_EXCEPTION").replace("_", " ").lower()
 
 
 def one_line(text: str) -> str:

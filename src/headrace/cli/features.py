@@ -69,7 +69,9 @@ def _levels(given: tuple[str, ...]) -> dict[str, int]:
     """The levels of `NAME=LEVEL` arguments; `metadata.version` may have a name of Kafka's."""
     named = {name: level for level, name in METADATA_VERSION_NAMES.items()}
     levels = {}
-    for name, text in unique(tuple(key_value(one) for one in given), "FEATURE=LEVEL").items():
+    for name, text in unique(
+        tuple(key_value(argument) for argument in given), "FEATURE=LEVEL"
+    ).items():
         if name == _METADATA_VERSION and text in named:
             levels[name] = named[text]
         elif text.isascii() and text.isdigit() and len(text) <= 4:

@@ -9,7 +9,7 @@ from headrace.cli.clients import errors_of, open_admin, outcomes_of
 from headrace.cli.errors import report
 from headrace.cli.options import client_options, confirm_deletion, examples, yes_option
 from headrace.cli.output import counted, print_json, print_table
-from headrace.cli.partitions import Chosen, parse_partitions, partitions_text
+from headrace.cli.partitions import ChosenPartitions, partitions_text, topic_option
 from headrace.cli.reset_offsets import reset_offsets
 from headrace.client.admin.admin_requests import by_topic
 from headrace.client.admin.groups import (
@@ -82,7 +82,7 @@ def list_groups(
         described = outcomes_of(lambda: admin.describe_groups(listed))
     documents = [_summary(one, described[name]) for name, one in listed.items()]
     # A group may have moved on since it was listed, and old brokers list without regard to states.
-    documents = [one for one in documents if not states or one["state"] in states]
+    documents = [document for document in documents if not states or document["state"] in states]
     if as_json:
         print_json({"groups": documents})
     elif not documents:
@@ -171,18 +171,18 @@ def _print_offsets(progress: Sequence[GroupProgress]) -> None:
         ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT", "HOST"],
         [
             (
-                *one.tp,
-                one.committed_offset,
-                one.end_offset,
-                one.lag,
-                one.member and one.member.member_id,
-                one.member and one.member.client_id,
-                one.member and one.member.host,
+                *partition.tp,
+                partition.committed_offset,
+                partition.end_offset,
+                partition.lag,
+                partition.member and partition.member.member_id,
+                partition.member and partition.member.client_id,
+                partition.member and partition.member.host,
             )
-            for one in progress
+            for partition in progress
         ],
     )
-    unknown = sum(one.lag is None for one in progress)
+    unknown = sum(partition.lag is None for partition in progress)
     without = f", not counting {counted(unknown, 'partition')} of unknown lag" if unknown else ""
     click.echo(f"Total lag: {_total_lag(progress)}{without}")
 
@@ -194,20 +194,20 @@ def _print_members(group: GroupDescription) -> None:
         ["MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS", "ASSIGNMENT"],
         [
             (
-                one.member_id,
-                one.instance_id,
-                one.client_id,
-                one.host,
-                None if one.assignment is None else len(one.assignment),
-                partitions_text(one.assignment or ()),
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.host,
+                None if member.assignment is None else len(member.assignment),
+                partitions_text(member.assignment or ()),
             )
-            for one in group.members
+            for member in group.members
         ],
     )
 
 
 def _total_lag(progress: Sequence[GroupProgress]) -> int:
-    return sum(one.lag or 0 for one in progress)
+    return sum(partition.lag or 0 for partition in progress)
 
 
 def _description(group: GroupDescription, progress: Sequence[GroupProgress]) -> dict[str, Any]:
@@ -220,14 +220,14 @@ def _description(group: GroupDescription, progress: Sequence[GroupProgress]) -> 
         "total_lag": _total_lag(progress),
         "offsets": [
             {
-                "topic": one.tp.topic,
-                "partition": one.tp.partition,
-                "committed_offset": one.committed_offset,
-                "end_offset": one.end_offset,
-                "lag": one.lag,
-                "member_id": one.member and one.member.member_id,
+                "topic": partition.tp.topic,
+                "partition": partition.tp.partition,
+                "committed_offset": partition.committed_offset,
+                "end_offset": partition.end_offset,
+                "lag": partition.lag,
+                "member_id": partition.member and partition.member.member_id,
             }
-            for one in progress
+            for partition in progress
         ],
         "members": [_member_document(member) for member in group.members],
     }
@@ -275,18 +275,12 @@ def delete(
     )
 )
 @click.argument("name", metavar="GROUP")
-@click.option(
-    "--topic",
-    "chosen",
-    type=parse_partitions,
-    multiple=True,
-    required=True,
-    metavar="TOPIC[:N,...]",
-    help="The topic, or some of its partitions (orders:0,2-5); may be repeated.",
+@topic_option(
+    help="The topic, or some of its partitions (orders:0,2-5); may be repeated.", required=True
 )
 @client_options
 def delete_offsets(
-    name: str, chosen: tuple[Chosen, ...], bootstrap: str, timeout_s: float, as_json: bool
+    name: str, chosen: tuple[ChosenPartitions, ...], bootstrap: str, timeout_s: float, as_json: bool
 ) -> int:
     """Forget what GROUP has committed in topics that none of its members subscribes to."""
     with open_admin(bootstrap, timeout_s) as admin:
@@ -303,15 +297,15 @@ def delete_offsets(
 
 
 def _committed_in(
-    group: str, chosen: Sequence[Chosen], committed: Collection[TopicPartition]
+    group: str, chosen: Sequence[ChosenPartitions], committed: Collection[TopicPartition]
 ) -> list[TopicPartition]:
     """The chosen partitions, each of which must have an offset."""
     found: set[TopicPartition] = set()
-    for one in chosen:
-        wanted = [TopicPartition(one.topic, number) for number in one.numbers]
-        present = [tp for tp in wanted or committed if tp.topic == one.topic and tp in committed]
+    for choice in chosen:
+        wanted = [TopicPartition(choice.topic, number) for number in choice.numbers]
+        present = [tp for tp in wanted or committed if tp.topic == choice.topic and tp in committed]
         if len(present) < max(len(wanted), 1):
-            where = f"{next((tp for tp in wanted if tp not in committed), one.topic)}"
+            where = f"{next((tp for tp in wanted if tp not in committed), choice.topic)}"
             raise NothingCommitted(
                 f"group {group} has committed nothing in {where}; see what it has with"
                 f" `headrace groups describe {group}`"

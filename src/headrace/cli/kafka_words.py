@@ -91,7 +91,7 @@ _BY_PARENT = {
 
 
 def advice(command_path: str, option: str) -> str | None:
-    """What to type instead of an option of Kafka's command; None if it is none of them.
+    """The option to use instead of an option of Kafka's command; None if it is none of them.
 
     >>> advice("headrace consume", "--topic")
     'name the topic without an option: headrace consume TOPIC'

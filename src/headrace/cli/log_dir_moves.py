@@ -51,21 +51,27 @@ def _alter(
 def log_dir_moves(admin: Admin, brokers: Sequence[int]) -> dict[int, dict[TopicPartition, str]]:
     """Every move between directories that is under way on these brokers."""
     return {
-        broker: {tp: one.path for one in directories for tp in one.future_replicas}
+        broker: {
+            tp: directory.path for directory in directories for tp in directory.future_replicas
+        }
         for broker, directories in _directories(admin, brokers).items()
-        if any(one.future_replicas for one in directories)
+        if any(directory.future_replicas for directory in directories)
     }
 
 
 def log_dir_states(admin: Admin, log_dirs: LogDirs) -> list[dict[str, Any]]:
-    """How far each replica of a plan is: done, moving, elsewhere, or gone."""
+    """The state of each replica of a plan: done, moving, elsewhere, or gone."""
     states = []
     found = _directories(admin, sorted(log_dirs))
     for broker in sorted(log_dirs):
         directories = found.get(broker, ())
         for tp, target in sorted(log_dirs[broker].items()):
-            path = next((one.path for one in directories if tp in one.replicas), None)
-            futures = {one.path: one.future_replicas.get(tp) for one in directories}
+            path = next(
+                (directory.path for directory in directories if tp in directory.replicas), None
+            )
+            futures = {
+                directory.path: directory.future_replicas.get(tp) for directory in directories
+            }
             states.append(
                 {
                     "topic": tp.topic,
@@ -89,12 +95,12 @@ def _state(
         return {"state": "done", "offset_lag": None}
     if future is not None:
         return {"state": "moving", "offset_lag": future.offset_lag}
-    is_moving = any(one is not None for one in futures.values())
+    is_moving = any(future is not None for future in futures.values())
     return {"state": "moving elsewhere" if is_moving else "elsewhere", "offset_lag": None}
 
 
 def log_dir_state_text(state: Mapping[str, Any]) -> str:
-    """How far a replica is that is not where it is to be, for people."""
+    """The text about a replica that is not in its planned directory yet."""
     subject = f"replica {state['topic']}-{state['partition']} of broker {state['broker']}"
     if state["state"] == "gone":
         return f"{subject} is not there, or its broker is down"
@@ -108,7 +114,9 @@ def log_dir_state_text(state: Mapping[str, Any]) -> str:
 
 def wait_for_log_dirs(admin: Admin, log_dirs: LogDirs) -> None:
     """Until no replica of a plan moves to its directory any more."""
-    while any(one["state"] == "moving" for one in log_dir_states(admin, log_dirs)):
+    while any(
+        log_dir_state["state"] == "moving" for log_dir_state in log_dir_states(admin, log_dirs)
+    ):
         time.sleep(PAUSE_S)
 
 

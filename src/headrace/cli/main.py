@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, HeadraceError
 
 
 class Subcommand(NamedTuple):
-    """Where a subcommand is, and the line of help shown for it before it is imported."""
+    """The module of a subcommand, and its line of help, shown before it is imported."""
 
     module: str
     attribute: str
@@ -125,18 +125,16 @@ def _usage_text(error: click.ClickException) -> str:
 
 
 def _instead(ctx: click.Context, option: str) -> str:
-    """What to type instead of an unknown option: Kafka's word for something, or one mistyped."""
+    """The suggestion for an unknown option: one of Kafka's words, or a mistyped one."""
     # Only who mistypes needs them.
-    from difflib import get_close_matches  # noqa: PLC0415
-
     from headrace.cli.kafka_words import advice  # noqa: PLC0415
+    from headrace.options import nearest  # noqa: PLC0415
 
     if (meant := advice(ctx.command_path, option)) is not None:
         return f": {meant}"
     names = [name for parameter in ctx.command.params for name in parameter.opts]
-    known = {name.strip("-"): name for name in names if name.startswith("--")}
-    near = get_close_matches(option.strip("-"), known, 1, cutoff=0.5)
-    return f": did you mean {known[near[0]]}" if near else ""
+    near = nearest(option, (name for name in names if name.startswith("--")))
+    return f": did you mean {near}" if near else ""
 
 
 def _discard_stdout() -> None:

@@ -31,7 +31,7 @@ def unique(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
 
 
 def bootstrap_option(command: Command) -> Command:
-    """Where to find the cluster."""
+    """The option that names the brokers to ask first."""
     return click.option(
         "-b",
         "--bootstrap-server",
@@ -47,7 +47,7 @@ def bootstrap_option(command: Command) -> Command:
 
 
 def timeout_option(command: Command) -> Command:
-    """How long to try."""
+    """The option that limits how long a command tries."""
     return click.option(
         "--timeout",
         "timeout_s",

@@ -1,4 +1,4 @@
-"""What commands print: JSON, tables, records in a format, and how far a long command is."""
+"""Output of commands: JSON, tables, records in a format, and progress of a long command."""
 
 import base64
 import json
@@ -215,7 +215,7 @@ def template_format(template: str) -> Format:
     return one
 
 
-class Progress:
+class ProgressDisplay:
     """A bar on stderr if the amount of work is known, else what was done so far."""
 
     def __init__(

@@ -1,31 +1,31 @@
 """Partitions as text, `orders:0-3,7`, and where to begin reading them, `--from`."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 import click
 
+from headrace.cli.options import Command
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.admin_requests import by_topic
 from headrace.client.admin.topics import EARLIEST, LATEST
-from headrace.client.errors import UnknownTopic
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, unknown_partition
 from headrace.types import TopicPartition
 
 _PARTITIONS_MAX = 100_000
 
 
-class Chosen(NamedTuple):
+class ChosenPartitions(NamedTuple):
     """A topic and numbers of its partitions; none of them means all."""
 
     topic: str
     numbers: tuple[int, ...]
 
 
-def parse_partitions(text: str) -> Chosen:
+def parse_partitions(text: str) -> ChosenPartitions:
     """The meaning of `TOPIC[:PARTITIONS]`; a usage error for anything else."""
     topic, colon, rest = text.partition(":")
     numbers: list[int] = []
@@ -40,7 +40,7 @@ def parse_partitions(text: str) -> Chosen:
         numbers, topic = [], ""
     if not topic:
         raise click.BadParameter(f"{text!r} is not of the form TOPIC[:0,2-5].")
-    return Chosen(topic, tuple(sorted(set(numbers))))
+    return ChosenPartitions(topic, tuple(sorted(set(numbers))))
 
 
 def _number(text: str) -> int:
@@ -49,15 +49,28 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def chosen_partitions(admin: Admin, chosen: Iterable[Chosen]) -> list[TopicPartition]:
+def topic_option(*, help: str, required: bool = False) -> Callable[[Command], Command]:
+    """The option `--topic`, which may be repeated; the command is given them as `chosen`."""
+    return click.option(
+        "--topic",
+        "chosen",
+        type=parse_partitions,
+        multiple=True,
+        required=required,
+        metavar="TOPIC[:N,...]",
+        help=help,
+    )
+
+
+def chosen_partitions(admin: Admin, chosen: Iterable[ChosenPartitions]) -> list[TopicPartition]:
     """The partitions that were chosen, in order; KafkaError for one that does not exist."""
     wanted = list(chosen)
-    topics = admin.describe_topics(sorted({one.topic for one in wanted}))
+    topics = admin.describe_topics(sorted({choice.topic for choice in wanted}))
     found: set[TopicPartition] = set()
-    for one in wanted:
-        existing = [partition.index for partition in topics[one.topic].partitions]
-        check_numbers(one.topic, one.numbers, existing)
-        found.update(TopicPartition(one.topic, number) for number in one.numbers or existing)
+    for choice in wanted:
+        existing = [partition.index for partition in topics[choice.topic].partitions]
+        check_numbers(choice.topic, choice.numbers, existing)
+        found.update(TopicPartition(choice.topic, number) for number in choice.numbers or existing)
     return sorted(found)
 
 
@@ -65,10 +78,7 @@ def check_numbers(topic: str, numbers: Iterable[int], existing: Sequence[int]) -
     """Raise UnknownTopic if one of the numbers is of no partition."""
     for number in numbers:
         if number not in existing:
-            raise UnknownTopic(
-                f"topic {topic} has no partition {number};"
-                f" it has {len(existing)}, numbered from 0 to {len(existing) - 1}"
-            )
+            raise unknown_partition(topic, number, len(existing))
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
@@ -172,8 +182,8 @@ def parse_time_ms(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """What a partition holds and what is to be read of it: offsets [start, end)."""
+class PartitionRange:
+    """The offsets of a partition, and those to be read of it: [start, end)."""
 
     earliest: int
     start: int
@@ -182,7 +192,7 @@ class Range:
 
 def find_ranges(
     admin: Admin, partitions: Iterable[TopicPartition], start: Start
-) -> dict[TopicPartition, Range]:
+) -> dict[TopicPartition, PartitionRange]:
     """The offsets a start means in each partition, and where each ends now."""
     wanted = list(partitions)
     earliest = admin.offsets(dict.fromkeys(wanted, EARLIEST))
@@ -206,7 +216,7 @@ def find_ranges(
     for tp in wanted:
         low, high = earliest[tp].offset, latest[tp].offset
         found = timed[tp].offset if timed else -1
-        ranges[tp] = Range(low, _begin(start, low, high, found), high)
+        ranges[tp] = PartitionRange(low, _begin(start, low, high, found), high)
     return ranges
 
 

@@ -26,8 +26,14 @@ from headrace.cli.partitions import parse_time_ms
 from headrace.cli.pipeline_display import display, print_queries
 from headrace.errors import ConfigError, HeadraceError
 from headrace.pipelines.locations import notes_directory
-from headrace.pipelines.run.checkpoints import EARLIEST, LATEST, Reset, do_resets, plan_resets
-from headrace.pipelines.run.run_state import Holder, RunState, holder, read_state, to_document
+from headrace.pipelines.run.checkpoints import (
+    EARLIEST,
+    LATEST,
+    CheckpointReset,
+    do_resets,
+    plan_resets,
+)
+from headrace.pipelines.run.run_state import RunHolder, RunState, holder, read_state, to_document
 from headrace.pipelines.spec.dependencies import unused
 from headrace.pipelines.spec.model import Pipeline, SpecErrors
 from headrace.pipelines.spec.templates import TEMPLATES, write
@@ -50,7 +56,7 @@ def name_option(command: Command) -> Command:
 
 
 def bootstrap_override(command: Command) -> Command:
-    """Where the cluster is, if not where the file says."""
+    """The option that replaces the brokers of a pipeline file."""
     return click.option(
         "-b",
         "--bootstrap-server",
@@ -244,7 +250,7 @@ def stop(file: Path, name: str | None, timeout_s: float) -> None:
     click.echo(f"stopped pipeline {found.name}")
 
 
-def _ask_to_stop(name: str, who: Holder) -> None:
+def _ask_to_stop(name: str, who: RunHolder) -> None:
     if who.host != socket.gethostname():
         raise StopFailed(f"pipeline {name} runs on {who.host}, as process {who.pid}; stop it there")
     try:
@@ -299,15 +305,15 @@ def reset(
     start = None if target is None else _start(target)
     found = load_pipeline(file, name)
     resets = plan_resets(found, sinks)
-    removed = [one.checkpoint for one in resets if one.checkpoint]
+    removed = [query.checkpoint for query in resets if query.checkpoint]
     if removed and not yes:
         confirm_deletion(f"{', '.join(removed)} and begin anew")
     do_resets(found, resets, start)
     if as_json:
         print_json(_reset_document(found.name, resets, target))
     else:
-        for one in resets:
-            click.echo(_reset_line(one, target))
+        for query in resets:
+            click.echo(_reset_line(query, target))
 
 
 def _start(target: str) -> str:
@@ -321,17 +327,19 @@ def _start(target: str) -> str:
     return str(time_ms)
 
 
-def _reset_line(one: Reset, target: str | None) -> str:
+def _reset_line(one: CheckpointReset, target: str | None) -> str:
     done = f"removed {one.checkpoint}" if one.checkpoint else "no checkpoint to remove"
     where = "where the pipeline says" if target is None else f"at {target}"
     return f"{one.query}: {done}; begins {where}"
 
 
-def _reset_document(name: str, resets: list[Reset], target: str | None) -> dict[str, object]:
+def _reset_document(
+    name: str, resets: list[CheckpointReset], target: str | None
+) -> dict[str, object]:
     return {
         "pipeline": name,
         "to": target,
-        "queries": [{"name": one.query, "removed": one.checkpoint} for one in resets],
+        "queries": [{"name": query.query, "removed": query.checkpoint} for query in resets],
     }
 
 
@@ -419,9 +427,9 @@ def check(file: Path, plan: bool, name: str | None, as_json: bool) -> None:
 def _document(found: Pipeline) -> dict[str, object]:
     return {
         "pipeline": found.name,
-        "sources": [one.name for one in found.sources],
-        "steps": [one.name for one in found.steps],
-        "sinks": [one.name for one in found.sinks],
+        "sources": [source.name for source in found.sources],
+        "steps": [step.name for step in found.steps],
+        "sinks": [sink.name for sink in found.sinks],
         "checkpoint": found.checkpoint,
     }
 

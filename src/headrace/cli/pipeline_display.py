@@ -1,4 +1,4 @@
-"""How far a run is: bars on a terminal, lines elsewhere, and runs of pipelines in tables."""
+"""Progress of a run: bars on a terminal, lines elsewhere, and runs of pipelines in tables."""
 
 import os
 import sys
@@ -11,29 +11,29 @@ import click
 
 from headrace.cli.output import print_table, printable
 from headrace.pipelines.run.progress import QueryProgress
-from headrace.pipelines.run.run_state import Phase, RunState
+from headrace.pipelines.run.run_state import RunPhase, RunState
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
 def print_queries(state: RunState, *, err: bool = False) -> None:
-    """How far each query of a run is, or came."""
+    """The table of a run's queries and their progress."""
     if not state.queries:
         return
     print_table(
         ["QUERY", "BATCHES", "ROWS IN", "ROWS OUT", "ROWS/S", "BATCH TIME", "LAG"],
         [
             (
-                one.name,
-                f"{one.batches:,}",
-                f"{one.rows_in:,}",
-                rows_out_text(one),
-                f"{one.average:,.0f}" if one.batches else "",
-                seconds_text(one.batch_ms) if one.batches else "",
-                lag_text(one),
+                query.name,
+                f"{query.batches:,}",
+                f"{query.rows_in:,}",
+                rows_out_text(query),
+                f"{query.average:,.0f}" if query.batches else "",
+                seconds_text(query.batch_ms) if query.batches else "",
+                lag_text(query),
             )
-            for one in state.queries
+            for query in state.queries
         ],
         err=err,
     )
@@ -49,7 +49,7 @@ def rows_out_text(one: QueryProgress) -> str:
 
 
 def lag_text(one: QueryProgress) -> str:
-    """How far behind a query is; nothing where it reads no topics."""
+    """The text about a query's lag; empty where it reads no topics."""
     return "" if one.lag is None else f"{one.lag:,}"
 
 
@@ -64,42 +64,42 @@ def seconds_text(ms: float) -> str:
 _LINE_S = 5.0
 
 _PHASES = {
-    Phase.STARTING: "starting Spark",
-    Phase.RUNNING: "running",
-    Phase.STOPPING: "stopping after the batches that run",
+    RunPhase.STARTING: "starting Spark",
+    RunPhase.RUNNING: "running",
+    RunPhase.STOPPING: "stopping after the batches that run",
 }
 
 
-class Screen(Protocol):
-    """What a run is shown on. Called from more than one thread."""
+class RunDisplay(Protocol):
+    """The display of a run. Called from more than one thread."""
 
     def show(self, state: RunState) -> None:
         """The run came so far."""
 
     def warn(self, line: str) -> None:
-        """Something happened that the user should know."""
+        """Show an event that the user should know of."""
 
 
 @contextmanager
-def display(pipeline: str, *, shown: bool) -> Iterator[Screen]:
+def display(pipeline: str, *, shown: bool) -> Iterator[RunDisplay]:
     """A screen for a run: on stderr, which others may write to elsewhere meanwhile."""
     # While Spark starts, stderr is a pipe to its log.
     with os.fdopen(os.dup(2), "w", buffering=1) as stderr:
         if not shown or not sys.stderr.isatty():
-            yield Lines(pipeline, stderr, shown=shown)
+            yield ProgressLines(pipeline, stderr, shown=shown)
             return
-        with Bars(pipeline, stderr) as bars:
+        with ProgressBars(pipeline, stderr) as bars:
             yield bars
 
 
-class Lines:
+class ProgressLines:
     """A line when a query has done a batch, but not every time."""
 
     def __init__(self, pipeline: str, stderr: TextIO, *, shown: bool) -> None:
         self._pipeline = pipeline
         self._stderr = stderr
         self._shown = shown
-        self._phase: Phase | None = None
+        self._phase: RunPhase | None = None
         self._told: dict[str, tuple[int, float]] = {}
 
     def show(self, state: RunState) -> None:
@@ -136,7 +136,7 @@ def line_of(query: QueryProgress) -> str:
     return f"{query.name}: {', '.join(facts)}"
 
 
-class Bars:
+class ProgressBars:
     """A bar for each query towards the end of its topics."""
 
     def __init__(self, pipeline: str, stderr: TextIO) -> None:
@@ -150,7 +150,7 @@ class Bars:
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> "Bars":
+    def __enter__(self) -> "ProgressBars":
         self._progress.start()
         return self
 

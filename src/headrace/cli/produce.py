@@ -19,13 +19,13 @@ from headrace.cli.clients import open_producer, timeout_ms_of
 from headrace.cli.errors import explain
 from headrace.cli.interrupts import INTERRUPTED, Interrupts
 from headrace.cli.options import client_options, examples, key_value
-from headrace.cli.output import Progress, bytes_text, counted, print_json
+from headrace.cli.output import ProgressDisplay, bytes_text, counted, print_json
 from headrace.cli.partitions import check_numbers
-from headrace.client.errors import TimedOut, UnknownTopic
+from headrace.client.errors import TimedOut
 from headrace.client.options import ProducerConfig
 from headrace.client.producer.producer import Producer
 from headrace.client.types import RecordMetadata
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, UnknownTopic
 from headrace.protocol.compression import Compression
 
 # Records from standard input and files: lines, JSON lines, or whole files.
@@ -55,8 +55,8 @@ class InputRecord(NamedTuple):
     timestamp: int | None = None
 
 
-class Place(NamedTuple):
-    """Where in the input a record came from."""
+class InputLocation(NamedTuple):
+    """The position of a record in the input."""
 
     source: str
     line: int
@@ -65,14 +65,16 @@ class Place(NamedTuple):
         return f"line {self.line} of {self.source}" if self.line else self.source
 
 
-class Watch(NamedTuple):
-    """What to call while reading."""
+class ReaderCallbacks(NamedTuple):
+    """Callbacks of the reader."""
 
     on_read: Callable[[int], None]
     allow_interrupt: Callable[[], AbstractContextManager[None]]
 
 
-def read_lines(stream: BinaryIO, name: str, watch: Watch) -> Iterator[tuple[Place, bytes]]:
+def read_lines(
+    stream: BinaryIO, name: str, watch: ReaderCallbacks
+) -> Iterator[tuple[InputLocation, bytes]]:
     """The lines of a stream without their newlines; the last one may lack it."""
     number = 0
     pending: list[bytes] = []
@@ -89,17 +91,17 @@ def read_lines(stream: BinaryIO, name: str, watch: Watch) -> Iterator[tuple[Plac
         if not rest:
             continue
         number += 1
-        yield Place(name, number), b"".join(pending)
+        yield InputLocation(name, number), b"".join(pending)
         for line in rest[:-1]:
             number += 1
-            yield Place(name, number), line
+            yield InputLocation(name, number), line
         pending = [rest[-1]]
         pending_bytes = len(rest[-1])
     if pending_bytes:
-        yield Place(name, number + 1), b"".join(pending)
+        yield InputLocation(name, number + 1), b"".join(pending)
 
 
-def _chunks(stream: BinaryIO, watch: Watch) -> Iterator[bytes]:
+def _chunks(stream: BinaryIO, watch: ReaderCallbacks) -> Iterator[bytes]:
     """Bytes as they come. Waiting for them is the one place where input may be interrupted."""
     try:
         descriptor: int | None = stream.fileno()
@@ -127,7 +129,7 @@ def read_whole(stream: BinaryIO, name: str) -> bytes:
     return data
 
 
-def split_key(line: bytes, separator: bytes, place: Place) -> InputRecord:
+def split_key(line: bytes, separator: bytes, place: InputLocation) -> InputRecord:
     """A line of key, separator and value."""
     key, found, value = line.partition(separator)
     if not found:
@@ -145,7 +147,7 @@ _FIELDS = frozenset(
 _IGNORED = frozenset(("topic", "offset"))
 
 
-def parse_json(line: bytes, place: Place) -> InputRecord:
+def parse_json(line: bytes, place: InputLocation) -> InputRecord:
     """A record from a JSON object, in the form that `headrace consume --json` prints."""
     try:
         document = json.loads(line)
@@ -195,7 +197,7 @@ def _headers(document: Any) -> tuple[Header, ...]:
                 (name, _content({"value": value}, "value")) for name, value in document.items()
             )
         case list():
-            return tuple(_header(one) for one in document)
+            return tuple(_header(header) for header in document)
         case _:
             raise ValueError("headers is neither an object nor a list")
 
@@ -219,8 +221,8 @@ FAILURES_KEPT_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What to read, and how a line becomes a record."""
+class InputJob:
+    """The input and the format of its lines."""
 
     topic: str
     paths: Sequence[str]
@@ -237,17 +239,17 @@ class Job:
 
 
 @dataclass(slots=True)
-class Failure:
+class FailedRecords:
     """Records that were not written, all for one reason."""
 
-    first: Place
+    first: InputLocation
     error: Exception
     count: int = 1
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What came of it. The producer's thread fills it in, and is done when the producer is closed.
+class ProduceCounts:
+    """Counts of sent and failed records. The producer's thread writes them until it is closed.
 
     Of the failures the first are kept.
     """
@@ -255,11 +257,11 @@ class Outcome:
     records: int = 0
     written_bytes: int = 0
     failed: int = 0
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedRecords] = field(default_factory=list)
     interrupted: bool = False
 
     def settle(
-        self, place: Place, error: Exception | None, metadata: RecordMetadata | None
+        self, place: InputLocation, error: Exception | None, metadata: RecordMetadata | None
     ) -> None:
         """Take note of one record."""
         if metadata is not None:
@@ -276,15 +278,15 @@ class Outcome:
                 known.count += 1
                 return
         if len(self.failures) < FAILURES_KEPT_MAX:
-            self.failures.append(Failure(place, error))
+            self.failures.append(FailedRecords(place, error))
 
 
-def feed(job: Job, producer: Producer, outcome: Outcome, *, quiet: bool) -> None:
+def feed(job: InputJob, producer: Producer, outcome: ProduceCounts, *, quiet: bool) -> None:
     """Write until the input ends, the count is reached or the user stops it."""
-    progress = Progress(f"to {job.topic}", _total_bytes(job.paths), shown=not quiet)
+    progress = ProgressDisplay(f"to {job.topic}", _total_bytes(job.paths), shown=not quiet)
     with Interrupts() as interrupts:
-        pace = _Pace(job.rate, interrupts)
-        watch = Watch(progress.advance, interrupts.allowed)
+        pace = _RateLimit(job.rate, interrupts)
+        watch = ReaderCallbacks(progress.advance, interrupts.allowed)
         progress.start()
         try:
             for number, (place, record) in enumerate(_records(job, watch), 1):
@@ -308,7 +310,11 @@ def feed(job: Job, producer: Producer, outcome: Outcome, *, quiet: bool) -> None
 
 
 def _send(
-    producer: Producer, job: Job, place: Place, record: InputRecord, outcome: Outcome
+    producer: Producer,
+    job: InputJob,
+    place: InputLocation,
+    record: InputRecord,
+    outcome: ProduceCounts,
 ) -> None:
     try:
         producer.send(
@@ -324,7 +330,7 @@ def _send(
         raise InputError(f"{place}: {error.detail}") from None
 
 
-class _Pace:
+class _RateLimit:
     """Holds the input back to a number of records a second."""
 
     def __init__(self, rate: float | None, interrupts: Interrupts) -> None:
@@ -341,19 +347,19 @@ class _Pace:
             time.sleep(max(due - time.monotonic(), 0))
 
 
-def _records(job: Job, watch: Watch) -> Iterator[tuple[Place, InputRecord]]:
+def _records(job: InputJob, watch: ReaderCallbacks) -> Iterator[tuple[InputLocation, InputRecord]]:
     for path in job.paths:
         with closing(_open(path)) as stream:
             name = "standard input" if path == "-" else path
             if job.whole_file:
                 value = read_whole(stream, name)
-                yield Place(name, 0), _finish(InputRecord(value), job)
+                yield InputLocation(name, 0), _finish(InputRecord(value), job)
                 continue
             for place, line in read_lines(stream, name, watch):
                 yield place, _finish(_parse(line, place, job), job)
 
 
-def _parse(line: bytes, place: Place, job: Job) -> InputRecord:
+def _parse(line: bytes, place: InputLocation, job: InputJob) -> InputRecord:
     if job.input_format == "json":
         return parse_json(line, place)
     if job.key_separator is not None:
@@ -361,7 +367,7 @@ def _parse(line: bytes, place: Place, job: Job) -> InputRecord:
     return InputRecord(line)
 
 
-def _finish(record: InputRecord, job: Job) -> InputRecord:
+def _finish(record: InputRecord, job: InputJob) -> InputRecord:
     if job.repartition:
         record = record._replace(partition=None)
     return record._replace(value=None) if job.tombstones and not record.value else record
@@ -526,7 +532,7 @@ def produce(
     Each line is one record, without its newline. The exit status is 1 if a record could not be
     written, and stderr names it.
     """
-    job = Job(
+    job = InputJob(
         topic,
         paths or ("-",),
         input_format,
@@ -549,7 +555,7 @@ def produce(
         "buffer_memory": max(BUFFER_BYTES, batch_size),
         "max_request_size": _INT32_MAX,
     }
-    outcome = Outcome()
+    outcome = ProduceCounts()
     begun = time.monotonic()
     try:
         with open_producer(bootstrap, timeout_s, linger_ms, config) as producer:
@@ -566,7 +572,7 @@ def produce(
 
 
 def _print_summary(
-    topic: str, outcome: Outcome, seconds: float, as_json: bool, quiet: bool
+    topic: str, outcome: ProduceCounts, seconds: float, as_json: bool, quiet: bool
 ) -> None:
     records, written_bytes = outcome.records, outcome.written_bytes
     if as_json:
@@ -585,7 +591,7 @@ def _print_summary(
         click.echo(summary, err=True)
 
 
-def _report(outcome: Outcome, timeout_s: float, linger_ms: int) -> None:
+def _report(outcome: ProduceCounts, timeout_s: float, linger_ms: int) -> None:
     """Name the records that were not written."""
     named = 0
     for failure in outcome.failures:
@@ -599,11 +605,11 @@ def _report(outcome: Outcome, timeout_s: float, linger_ms: int) -> None:
         click.echo(f"headrace: {rest} not written", err=True)
 
 
-def _reason(failure: Failure, timeout_s: float, linger_ms: int) -> str:
+def _reason(failure: FailedRecords, timeout_s: float, linger_ms: int) -> str:
     """Why records were not written, in the words of the command instead of the client's."""
     error = failure.error
     if isinstance(error, KafkaError) and error.code is ErrorCode.MESSAGE_TOO_LARGE:
-        return explain(KafkaError(error.code, error.detail.partition(";")[0]))
+        return explain(KafkaError(error.code, error.what))
     text = explain(error) if isinstance(error, HeadraceError) else str(error)
     if isinstance(error, TimedOut):
         limit_ms = timeout_ms_of(timeout_s) + linger_ms

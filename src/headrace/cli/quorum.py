@@ -38,7 +38,7 @@ def describe(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         f"Leader {found.leader_id}, epoch {found.leader_epoch},"
         f" high watermark {found.high_watermark}"
     )
-    end = max((one.log_end_offset for one in found.voters), default=0)
+    end = max((voter.log_end_offset for voter in found.voters), default=0)
     print_table(
         ["NODE", "ROLE", "LOG END", "LAG", "LAST FETCH", "CAUGHT UP", "DIRECTORY"],
         [
@@ -58,13 +58,13 @@ def describe(bootstrap: str, timeout_s: float, as_json: bool) -> None:
 
 def _roles(found: QuorumDescription) -> list[tuple[str, QuorumReplica]]:
     voters = [
-        ("leader" if one.node_id == found.leader_id else "voter", one) for one in found.voters
+        ("leader" if voter.node_id == found.leader_id else "voter", voter) for voter in found.voters
     ]
-    return voters + [("observer", one) for one in found.observers]
+    return voters + [("observer", observer) for observer in found.observers]
 
 
 def _ago(now: int, time_ms: int | None, is_leader: bool) -> str | None:
-    """How long ago; nothing for the leader, who has all there is."""
+    """The text for how long ago; empty for the leader."""
     if is_leader or time_ms is None:
         return None
     return f"{max(now - time_ms, 0) / 1000:.1f} s ago"
@@ -132,19 +132,19 @@ def add(node: int, endpoint: str | None, bootstrap: str, timeout_s: float, as_js
 
 
 def _one_of(replicas: tuple[QuorumReplica, ...], node: int) -> QuorumReplica | None:
-    return next((one for one in replicas if one.node_id == node), None)
+    return next((replica for replica in replicas if replica.node_id == node), None)
 
 
 def _endpoints(
     admin: Admin, found: QuorumDescription, node: int, given: str | None
 ) -> Mapping[str, Address | str]:
-    """Where the new voter is: as given, or as a client finds it if voters are found so."""
-    known = [one for listeners in found.endpoints.values() for one in listeners.items()]
+    """The address of the new voter: as given, or as a client finds it."""
+    known = [item for listeners in found.endpoints.values() for item in listeners.items()]
     name = known[0][0] if known else "CONTROLLER"
     if given is not None:
         before, equals, address = given.partition("=")
         return {before: address} if equals else {name: given}
-    brokers = {one.node_id: one.address for one in admin.describe_cluster().brokers}
+    brokers = {broker.node_id: broker.address for broker in admin.describe_cluster().brokers}
     reached_alike = known and all(
         brokers.get(voter) in listeners.values() for voter, listeners in found.endpoints.items()
     )

@@ -18,9 +18,9 @@ from headrace.cli.log_dir_moves import (
 from headrace.cli.options import Command, client_options, examples
 from headrace.cli.output import counted, print_json, print_table
 from headrace.cli.reassignment_moves import (
+    MoveMonitor,
     PlanFile,
-    Situation,
-    Watch,
+    ReplicaPlacement,
     begin,
     elect_preferred,
     largest,
@@ -35,8 +35,7 @@ from headrace.cli.reassignment_moves import (
 )
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.reassignment_plan import Assignment, make_plan
-from headrace.client.errors import UnknownTopic
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, UnknownTopic, unknown_topic
 from headrace.types import TopicPartition
 
 _GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -46,7 +45,7 @@ class MovesUnderWay(HeadraceError):
     """Other partitions are moving."""
 
 
-class NotSuchBrokers(HeadraceError):
+class UnsuitableBrokers(HeadraceError):
     """Brokers were named, or must be, that cannot take replicas."""
 
 
@@ -60,7 +59,7 @@ def reassign() -> None:
 
 
 def throttle_option(command: Command) -> Command:
-    """How fast replicas may be copied."""
+    """The options that limit how fast replicas are copied."""
     return click.option(
         "--throttle",
         type=click.IntRange(min=1),
@@ -136,7 +135,7 @@ def generate(
     everything = situation.assignment
     for name in wanted:
         if name not in situation.topics:
-            raise UnknownTopic(f"topic {name} does not exist")
+            raise unknown_topic(name)
     moved = {tp: one for tp, one in everything.items() if not wanted or tp.topic in wanted}
     racks = dict.fromkeys(allowed) if ignore_racks else situation.racks(allowed)
     plan = make_plan(
@@ -162,20 +161,20 @@ def generate(
         click.echo(f"{summary(plan, sizes)}; begin with `headrace reassign execute`", err=True)
 
 
-def _allowed(situation: Situation, broker_ids: Sequence[int] | None) -> list[int]:
+def _allowed(situation: ReplicaPlacement, broker_ids: Sequence[int] | None) -> list[int]:
     """The brokers that are to have replicas."""
     if broker_ids is None:
-        fenced = [one.node_id for one in situation.brokers.values() if one.is_fenced]
+        fenced = [broker.node_id for broker in situation.brokers.values() if broker.is_fenced]
         if fenced:
-            raise NotSuchBrokers(
+            raise UnsuitableBrokers(
                 f"broker {fenced[0]} is down; wait until it is back, or say with --brokers which"
                 " are to have replicas"
             )
         return sorted(situation.brokers)
-    unknown = [one for one in broker_ids if one not in situation.brokers]
+    unknown = [broker_id for broker_id in broker_ids if broker_id not in situation.brokers]
     if unknown:
         known = ", ".join(map(str, sorted(situation.brokers)))
-        raise NotSuchBrokers(f"there is no broker {unknown[0]}; the cluster has {known}")
+        raise UnsuitableBrokers(f"there is no broker {unknown[0]}; the cluster has {known}")
     return sorted(broker_ids)
 
 
@@ -236,12 +235,12 @@ def execute(
         status = report(failures.values())
         status |= report(begin_log_dir_moves(admin, log_dirs, timeout_s))
         if begun and wait:
-            Watch(admin, "moving", begun, shown=not as_json).wait()
+            MoveMonitor(admin, "moving", begun, shown=not as_json).wait()
             wait_for_log_dirs(admin, log_dirs)
             status |= elect_preferred(admin, sorted(begun))
         states = states_of(look(admin), begun)
         in_directories = log_dir_states(admin, log_dirs)
-        if wait and all(one["state"] == "done" for one in (*states, *in_directories)):
+        if wait and all(state["state"] == "done" for state in (*states, *in_directories)):
             remove_throttle(admin, situation, {tp.topic for tp in begun})
     if as_json:
         print_json({"partitions": states, "log_dirs": in_directories})
@@ -255,7 +254,7 @@ def execute(
     return status
 
 
-def check_exists(situation: Situation, targets: Assignment) -> None:
+def check_exists(situation: ReplicaPlacement, targets: Assignment) -> None:
     """Refuse a plan for what is not there, before anything of it is done."""
     for tp in targets:
         topic = situation.topics.get(tp.topic)
@@ -271,8 +270,8 @@ def print_document(file: TextIO, document: Mapping[str, Any]) -> None:
     file.flush()
 
 
-def states_of(situation: Situation, targets: Assignment) -> list[dict[str, Any]]:
-    """How far each partition of a plan is."""
+def states_of(situation: ReplicaPlacement, targets: Assignment) -> list[dict[str, Any]]:
+    """The state of each partition of a plan."""
     states = []
     for tp in sorted(targets):
         topic = situation.topics.get(tp.topic)
@@ -330,7 +329,7 @@ def verify(
         targets = plan.replicas
         states = states_of(situation, targets)
         in_directories = log_dir_states(admin, plan.log_dirs)
-        done = all(one["state"] == "done" for one in (*states, *in_directories))
+        done = all(state["state"] == "done" for state in (*states, *in_directories))
         lifted = False
         if not situation.moving and not copying and not preserve_throttles:
             topics = {tp.topic for tp in targets} if file is not None else set(situation.topics)
@@ -365,19 +364,19 @@ def _print_states(
         click.echo("No partition is moving.", err=True)
     if not states:
         return
-    left = [one for one in states if one["state"] != "done"]
+    left = [state for state in states if state["state"] != "done"]
     if left:
         columns = ("replicas", "in_sync", "target")
         print_table(
             ["TOPIC", "PARTITION", "STATE", "REPLICAS", "IN SYNC", "TARGET"],
             [
                 (
-                    one["topic"],
-                    one["partition"],
-                    one["state"],
-                    *(",".join(map(str, one[name])) for name in columns),
+                    state["topic"],
+                    state["partition"],
+                    state["state"],
+                    *(",".join(map(str, state[name])) for name in columns),
                 )
-                for one in left
+                for state in left
             ],
         )
     click.echo(f"{len(states) - len(left):,} of {counted(len(states), 'partition')} done")

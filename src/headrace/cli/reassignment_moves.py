@@ -10,12 +10,12 @@ import click
 
 from headrace.cli.clients import errors_of, outcomes_of
 from headrace.cli.errors import report
-from headrace.cli.output import Progress, bytes_text, counted
+from headrace.cli.output import ProgressDisplay, bytes_text, counted
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.cluster import LogDirectory
-from headrace.client.admin.reassignment_plan import Assignment, Plan
+from headrace.client.admin.reassignment_plan import Assignment, ReassignmentPlan
 from headrace.client.admin.reassignments import Reassignment
-from headrace.client.cluster_metadata import Broker, Topic
+from headrace.client.cluster_metadata import BrokerInfo, TopicInfo
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.types import TopicPartition
 
@@ -31,17 +31,17 @@ _LINE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
-class Situation:
-    """Where everything is, or goes if it is on its way."""
+class ReplicaPlacement:
+    """The brokers, partitions and replicas of a cluster; targets where replicas are moving."""
 
-    brokers: Mapping[int, Broker]
-    topics: Mapping[str, Topic]
+    brokers: Mapping[int, BrokerInfo]
+    topics: Mapping[str, TopicInfo]
     moving: Mapping[TopicPartition, Reassignment]
 
     @property
     def alive(self) -> list[int]:
         """The brokers that serve now."""
-        return [one.node_id for one in self.brokers.values() if not one.is_fenced]
+        return [broker.node_id for broker in self.brokers.values() if not broker.is_fenced]
 
     @property
     def assignment(self) -> dict[TopicPartition, tuple[int, ...]]:
@@ -58,10 +58,10 @@ class Situation:
         return {broker_id: self.brokers[broker_id].rack for broker_id in broker_ids}
 
 
-def look(admin: Admin) -> Situation:
+def look(admin: Admin) -> ReplicaPlacement:
     """The situation now."""
     brokers = admin.describe_cluster(include_fenced=True).brokers
-    return Situation(
+    return ReplicaPlacement(
         {broker.node_id: broker for broker in brokers},
         admin.list_topics(internal=True),
         admin.list_partition_reassignments(),
@@ -79,7 +79,7 @@ def sizes_in(
 ) -> dict[int, dict[TopicPartition, int]]:
     """The same, from what brokers have answered."""
     return {
-        broker_id: {tp: size for one in outcome for tp, size in one.replicas.items()}
+        broker_id: {tp: size for directory in outcome for tp, size in directory.replicas.items()}
         for broker_id, outcome in outcomes.items()
         if not isinstance(outcome, KafkaError)
     }
@@ -94,8 +94,8 @@ def largest(sizes: Mapping[int, Mapping[TopicPartition, int]]) -> dict[TopicPart
     return found
 
 
-def summary(plan: Plan, sizes: Mapping[TopicPartition, int]) -> str:
-    """What a plan comes to, for people."""
+def summary(plan: ReassignmentPlan, sizes: Mapping[TopicPartition, int]) -> str:
+    """The text that tells people the effect of a plan."""
     added = plan.added()
     if not added:
         return f"{counted(len(plan.after), 'partition')} to change, no data to copy"
@@ -107,7 +107,7 @@ def summary(plan: Plan, sizes: Mapping[TopicPartition, int]) -> str:
 
 
 def begin(
-    admin: Admin, situation: Situation, targets: Assignment, throttle: int | None
+    admin: Admin, situation: ReplicaPlacement, targets: Assignment, throttle: int | None
 ) -> dict[TopicPartition, KafkaError]:
     """Set partitions moving, under a limit of bytes a second if one is given; what failed."""
     if throttle is not None:
@@ -115,7 +115,7 @@ def begin(
     return errors_of(lambda: admin.alter_partition_reassignments(targets))
 
 
-def set_throttle(admin: Admin, situation: Situation, targets: Assignment, rate: int) -> None:
+def set_throttle(admin: Admin, situation: ReplicaPlacement, targets: Assignment, rate: int) -> None:
     """Hold the copies that a plan needs to a rate, on every broker that gives or takes some."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
@@ -123,10 +123,14 @@ def set_throttle(admin: Admin, situation: Situation, targets: Assignment, rate: 
     for tp in sorted(targets):
         partition = situation.topics[tp.topic].partition(tp.partition)
         present = partition.replicas if partition else ()
-        adding = [one for one in targets[tp] if one not in present]
+        adding = [broker for broker in targets[tp] if broker not in present]
         if adding:
-            leaders.setdefault(tp.topic, []).extend(f"{tp.partition}:{one}" for one in present)
-            followers.setdefault(tp.topic, []).extend(f"{tp.partition}:{one}" for one in adding)
+            leaders.setdefault(tp.topic, []).extend(
+                f"{tp.partition}:{broker}" for broker in present
+            )
+            followers.setdefault(tp.topic, []).extend(
+                f"{tp.partition}:{broker}" for broker in adding
+            )
             involved.update(present, adding)
     for topic, sources in leaders.items():
         lists = {LEADER_REPLICAS: ",".join(sources), FOLLOWER_REPLICAS: ",".join(followers[topic])}
@@ -141,7 +145,7 @@ def set_log_dir_throttle(admin: Admin, brokers: Iterable[int], rate: int) -> Non
         admin.alter_configs({LOG_DIR_RATE: rate}, broker=broker_id)
 
 
-def remove_throttle(admin: Admin, situation: Situation, topics: Iterable[str]) -> bool:
+def remove_throttle(admin: Admin, situation: ReplicaPlacement, topics: Iterable[str]) -> bool:
     """Take the limits of topics and of all brokers back; whether there were any."""
     found = False
     for topic in sorted(set(topics) & situation.topics.keys()):
@@ -162,7 +166,7 @@ def _reset(
     return bool(changed)
 
 
-class Watch:
+class MoveMonitor:
     """Moves under way, shown until they are over."""
 
     def __init__(self, admin: Admin, label: str, targets: Assignment, *, shown: bool) -> None:
@@ -180,7 +184,7 @@ class Watch:
         brokers = sorted({broker for added in adding.values() for broker in added})
         sizes = largest(sizes_on(self._admin, self._alive()))
         total = sum(sizes.get(tp, 0) * len(added) for tp, added in adding.items())
-        progress = Progress(self._label, total or None, shown=self._shown, noun="partition")
+        progress = ProgressDisplay(self._label, total or None, shown=self._shown, noun="partition")
         progress.start()
         begun = time.monotonic()
         self._next_line = begun + _LINE_EVERY_S
@@ -217,7 +221,7 @@ class Watch:
     ) -> int:
         """Bytes that have arrived: all of what is done, and of the rest what is there."""
         alive = set(self._alive())
-        present = sizes_on(self._admin, [one for one in brokers if one in alive])
+        present = sizes_on(self._admin, [broker for broker in brokers if broker in alive])
         copied = 0
         for tp, added in adding.items():
             size = sizes.get(tp, 0)
@@ -226,7 +230,7 @@ class Watch:
                 copied += min(there, size) if tp in moving else size
         return copied
 
-    def _print_line(self, progress: Progress, left: int, copied: int, total: int) -> None:
+    def _print_line(self, progress: ProgressDisplay, left: int, copied: int, total: int) -> None:
         now = time.monotonic()
         if not self._shown or not left or now < self._next_line:
             return
@@ -255,12 +259,12 @@ _CHARACTERS_MAX = 100_000_000
 _ANY_LOG_DIR = "any"
 
 
-class WrongPlan(HeadraceError):
+class InvalidPlanFile(HeadraceError):
     """A file is no plan; the text says what is wrong and where."""
 
 
 class PlanFile(NamedTuple):
-    """What a file asks for: the brokers of each partition, and directories on some of them."""
+    """The content of a plan: the brokers of each partition, and directories on some of them."""
 
     replicas: dict[TopicPartition, tuple[int, ...]]
     log_dirs: dict[int, dict[TopicPartition, str]]
@@ -303,7 +307,7 @@ def read_topics(file: TextIO) -> list[str]:
     """The topics of a file as Kafka's --topics-to-move-json-file takes it."""
     document = _document(file)
     given = document.get("topics") if isinstance(document, dict) else None
-    topics = [one.get("topic") if isinstance(one, dict) else None for one in given or ()]
+    topics = [entry.get("topic") if isinstance(entry, dict) else None for entry in given or ()]
     names = [topic for topic in topics if isinstance(topic, str)]
     if not names or len(names) < len(topics):
         raise _wrong(file, 'it is not of the form {"topics": [{"topic": "orders"}, ...]}')
@@ -354,5 +358,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
-def _wrong(file: TextIO, what: str) -> WrongPlan:
-    return WrongPlan(f"{file.name} is no plan: {what}; make one with `headrace reassign generate`")
+def _wrong(file: TextIO, what: str) -> InvalidPlanFile:
+    return InvalidPlanFile(
+        f"{file.name} is no plan: {what}; make one with `headrace reassign generate`"
+    )

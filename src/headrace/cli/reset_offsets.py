@@ -16,11 +16,11 @@ from headrace.cli.partitions import (
     AtEdge,
     AtOffset,
     AtTime,
-    Chosen,
+    ChosenPartitions,
     chosen_partitions,
     parse_duration_ms,
-    parse_partitions,
     parse_time_ms,
+    topic_option,
 )
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.admin_requests import by_topic
@@ -34,7 +34,7 @@ _PLAN_CHARACTERS_MAX = 64 * 1_048_576
 _OFFSET_MAX = 2**63 - 1
 
 
-class ResetRefused(HeadraceError):
+class OffsetResetRefused(HeadraceError):
     """A reset that cannot be made; the text says why and what to do."""
 
 
@@ -47,7 +47,7 @@ class AtShift:
 
 @dataclass(frozen=True, slots=True)
 class AtCommitted:
-    """Where the group is; the end of the log where it has committed nothing."""
+    """The group's offset; the end of the log where it has committed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ Target: TypeAlias = AtEdge | AtOffset | AtTime | AtShift | AtCommitted | AtPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
-    """What happens to one partition. `wanted_offset` may lie outside the log, `new_offset` not."""
+class PartitionReset:
+    """The reset of one partition. `wanted_offset` may lie outside the log, `new_offset` not."""
 
     tp: TopicPartition
     old_offset: int | None
@@ -84,8 +84,8 @@ def find_resets(
     partitions: Iterable[TopicPartition],
     committed: Mapping[TopicPartition, int],
     target: Target,
-) -> list[Reset]:
-    """What a target means in each partition, in their order."""
+) -> list[PartitionReset]:
+    """The offsets that a target stands for in each partition, in their order."""
     wanted = list(partitions)
     earliest = admin.offsets(dict.fromkeys(wanted, EARLIEST))
     latest = admin.offsets(dict.fromkeys(wanted, LATEST))
@@ -98,7 +98,9 @@ def find_resets(
     for tp in wanted:
         low, high, old = earliest[tp].offset, latest[tp].offset, committed.get(tp)
         found = timed[tp].offset if tp in timed else -1
-        resets.append(Reset(tp, old, _wanted(target, tp, old, low, high, found), low, high))
+        resets.append(
+            PartitionReset(tp, old, _wanted(target, tp, old, low, high, found), low, high)
+        )
     return resets
 
 
@@ -118,7 +120,7 @@ def _wanted(
             return offsets[tp]
         case AtShift(count):
             if committed is None:
-                raise ResetRefused(
+                raise OffsetResetRefused(
                     f"{tp} has no committed offset to shift from; name the partitions that have"
                     f" one, as --topic {tp.topic}:0,1"
                 )
@@ -130,22 +132,24 @@ def read_plan(file: TextIO, name: str) -> AtPlan:
     try:
         text = file.read(_PLAN_CHARACTERS_MAX + 1)
     except UnicodeDecodeError:
-        raise ResetRefused(f"{name} is no text; write lines as orders,0,42") from None
+        raise OffsetResetRefused(f"{name} is no text; write lines as orders,0,42") from None
     if len(text) > _PLAN_CHARACTERS_MAX:
-        raise ResetRefused(f"{name} is too long for a plan; split it")
+        raise OffsetResetRefused(f"{name} is too long for a plan; split it")
     offsets: dict[TopicPartition, int] = {}
     rows = _json_rows(text, name) if text.lstrip().startswith("{") else _csv_rows(text, name)
     for where, topic, partition, offset in rows:
         if not topic or partition not in range(2**31) or offset not in range(_OFFSET_MAX + 1):
-            raise ResetRefused(
+            raise OffsetResetRefused(
                 f"{where} of {name} has no topic, partition and offset; write lines as orders,0,42"
             )
         tp = TopicPartition(topic, partition)
         if tp in offsets:
-            raise ResetRefused(f"{where} of {name} gives {tp} a second time; leave one of them out")
+            raise OffsetResetRefused(
+                f"{where} of {name} gives {tp} a second time; leave one of them out"
+            )
         offsets[tp] = offset
     if not offsets:
-        raise ResetRefused(f"{name} has no offsets; write lines as orders,0,42")
+        raise OffsetResetRefused(f"{name} has no offsets; write lines as orders,0,42")
     return AtPlan(offsets)
 
 
@@ -161,17 +165,19 @@ def _csv_rows(text: str, name: str) -> Iterable[tuple[str, str, int, int]]:
                 case _:
                     yield f"line {reader.line_num}", "", -1, -1
     except csv.Error as error:
-        raise ResetRefused(f"{name} is no CSV: {error}; write lines as orders,0,42") from None
+        raise OffsetResetRefused(f"{name} is no CSV: {error}; write lines as orders,0,42") from None
 
 
 def _json_rows(text: str, name: str) -> Iterable[tuple[str, str, int, int]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ResetRefused(f"{name} is no JSON: {error}; see what was written to it") from None
+        raise OffsetResetRefused(
+            f"{name} is no JSON: {error}; see what was written to it"
+        ) from None
     entries = document.get("offsets")
     if not isinstance(entries, list):
-        raise ResetRefused(
+        raise OffsetResetRefused(
             f'{name} has no list "offsets"; take what `headrace groups reset-offsets --json` prints'
         )
     for number, entry in enumerate(entries, 1):
@@ -212,14 +218,7 @@ _TARGETS = {
     ),
 )
 @click.argument("name", metavar="GROUP")
-@click.option(
-    "--topic",
-    "chosen",
-    type=parse_partitions,
-    multiple=True,
-    metavar="TOPIC[:N,...]",
-    help="A topic, or some of its partitions (orders:0,2-5); may be repeated.",
-)
+@topic_option(help="A topic, or some of its partitions (orders:0,2-5); may be repeated.")
 @click.option("--all-topics", is_flag=True, help="Every partition the group has committed.")
 @click.option("--to-earliest", is_flag=True, help="To the first record there is.")
 @click.option("--to-latest", is_flag=True, help="To the next record to be written.")
@@ -257,7 +256,7 @@ _TARGETS = {
 @client_options
 def reset_offsets(
     name: str,
-    chosen: tuple[Chosen, ...],
+    chosen: tuple[ChosenPartitions, ...],
     all_topics: bool,
     execute: bool,
     bootstrap: str,
@@ -283,9 +282,9 @@ def reset_offsets(
         _warn_outside(resets)
         errors: Mapping[TopicPartition, KafkaError] = {}
         if execute:
-            offsets = {one.tp: one.new_offset for one in resets}
+            offsets = {reset.tp: reset.new_offset for reset in resets}
             errors = errors_of(lambda: admin.alter_group_offsets(name, offsets))
-    shown = [one for one in resets if one.tp not in errors]
+    shown = [reset for reset in resets if reset.tp not in errors]
     _print_resets(name, shown, execute, as_json)
     return report(errors.values())
 
@@ -332,7 +331,7 @@ def _check_stopped(name: str, group: GroupDescription | KafkaError) -> None:
         click.echo(f"headrace: group {name} does not exist yet; a reset makes it", err=True)
     elif group.state != EMPTY:
         members = counted(len(group.members), "member")
-        raise ResetRefused(
+        raise OffsetResetRefused(
             f"group {name} is {group.state} and has {members}; stop its consumers first,"
             f" `headrace groups describe {name} --members` shows them"
         )
@@ -341,7 +340,7 @@ def _check_stopped(name: str, group: GroupDescription | KafkaError) -> None:
 def _partitions(
     admin: Admin,
     group: str,
-    chosen: Sequence[Chosen],
+    chosen: Sequence[ChosenPartitions],
     target: Target,
     committed: Mapping[TopicPartition, int],
 ) -> list[TopicPartition]:
@@ -349,13 +348,16 @@ def _partitions(
     if isinstance(target, AtPlan):
         return chosen_partitions(
             admin,
-            [Chosen(topic, tuple(numbers)) for topic, numbers in by_topic(target.offsets).items()],
+            [
+                ChosenPartitions(topic, tuple(numbers))
+                for topic, numbers in by_topic(target.offsets).items()
+            ],
         )
     if chosen:
         return chosen_partitions(admin, chosen)
     existing = _existing(admin, committed)
     if not existing:
-        raise ResetRefused(
+        raise OffsetResetRefused(
             f"group {group} has committed nothing in any topic there is; choose some with --topic"
         )
     return existing
@@ -374,17 +376,19 @@ def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPa
     return [tp for tp in committed if tp in existing]
 
 
-def _warn_outside(resets: Iterable[Reset]) -> None:
-    for one in resets:
-        if one.new_offset != one.wanted_offset:
+def _warn_outside(resets: Iterable[PartitionReset]) -> None:
+    for reset in resets:
+        if reset.new_offset != reset.wanted_offset:
             click.echo(
-                f"headrace: {one.tp} has no offset {one.wanted_offset}, only"
-                f" {one.earliest_offset} to {one.latest_offset}; taking {one.new_offset}",
+                f"headrace: {reset.tp} has no offset {reset.wanted_offset}, only"
+                f" {reset.earliest_offset} to {reset.latest_offset}; taking {reset.new_offset}",
                 err=True,
             )
 
 
-def _print_resets(name: str, resets: Sequence[Reset], executed: bool, as_json: bool) -> None:
+def _print_resets(
+    name: str, resets: Sequence[PartitionReset], executed: bool, as_json: bool
+) -> None:
     if as_json:
         print_json(
             {
@@ -392,14 +396,14 @@ def _print_resets(name: str, resets: Sequence[Reset], executed: bool, as_json: b
                 "executed": executed,
                 "offsets": [
                     {
-                        "topic": one.tp.topic,
-                        "partition": one.tp.partition,
-                        "old_offset": one.old_offset,
-                        "new_offset": one.new_offset,
-                        "change": one.change,
-                        "clamped": one.new_offset != one.wanted_offset,
+                        "topic": reset.tp.topic,
+                        "partition": reset.tp.partition,
+                        "old_offset": reset.old_offset,
+                        "new_offset": reset.new_offset,
+                        "change": reset.change,
+                        "clamped": reset.new_offset != reset.wanted_offset,
                     }
-                    for one in resets
+                    for reset in resets
                 ],
             }
         )
@@ -408,12 +412,12 @@ def _print_resets(name: str, resets: Sequence[Reset], executed: bool, as_json: b
             ["TOPIC", "PARTITION", "OLD", "NEW", "CHANGE"],
             [
                 (
-                    *one.tp,
-                    one.old_offset,
-                    one.new_offset,
-                    None if one.change is None else f"{one.change:+}",
+                    *reset.tp,
+                    reset.old_offset,
+                    reset.new_offset,
+                    None if reset.change is None else f"{reset.change:+}",
                 )
-                for one in resets
+                for reset in resets
             ],
         )
     if not executed:

@@ -46,7 +46,7 @@ ASSIGNED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LocalBroker:
     """One broker of the cluster: its name in what is printed, its address and its settings."""
 
     name: str
@@ -56,14 +56,14 @@ class Member:
 
     @property
     def command(self) -> list[str]:
-        """What runs it."""
+        """The command that runs it."""
         settings = json.dumps(dict(self.properties))
         program = [sys.executable, "-P", "-m", "headrace.cli.broker_process", settings]
         return [*program, VERBOSE] if self.verbose else program
 
 
 def voter_count(brokers: int) -> int:
-    """How many of so many brokers are controllers too: an odd number."""
+    """The number of controllers among so many brokers: an odd number."""
     most = min(brokers, VOTERS_MAX)
     return most - 1 + most % 2
 
@@ -86,10 +86,13 @@ def plan(
     common: Mapping[str, str],
     *,
     verbose: bool = False,
-) -> tuple[Member, ...]:
+) -> tuple[LocalBroker, ...]:
     """The brokers of a cluster, one for each address; `common` settings win over the defaults."""
     voting = voter_count(len(listen))
-    reached = [one._replace(host=hostname) if one.host in ANY_ADDRESS else one for one in listen]
+    reached = [
+        address._replace(host=hostname) if address.host in ANY_ADDRESS else address
+        for address in listen
+    ]
     shared = {
         "broker.rack": hostname,
         **cluster_defaults(len(listen)),
@@ -99,7 +102,7 @@ def plan(
         ),
     }
     return tuple(
-        Member(
+        LocalBroker(
             name=f"broker-{number}",
             address=place,
             properties={
@@ -116,10 +119,10 @@ def plan(
     )
 
 
-class Supervised:
+class SupervisedProcess:
     """One broker process and its successors."""
 
-    def __init__(self, member: Member, on_ready: Callable[[], None]) -> None:
+    def __init__(self, member: LocalBroker, on_ready: Callable[[], None]) -> None:
         self._member = member
         self._on_ready = on_ready
         self._process: Process | None = None
@@ -216,7 +219,7 @@ def _how(status: int) -> str:
     return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
 
-async def supervise(members: Sequence[Member], data_dir: str) -> int:
+async def supervise(members: Sequence[LocalBroker], data_dir: str) -> int:
     """Run the cluster until SIGINT or SIGTERM; the process's exit status."""
     stopping = asyncio.Event()
     killing = False
@@ -227,11 +230,11 @@ async def supervise(members: Sequence[Member], data_dir: str) -> int:
         killing = stopping.is_set()
         stopping.set()
         if killing:
-            for one in everybody:
-                one.kill()
+            for process in everybody:
+                process.kill()
 
     def on_ready() -> None:
-        if not told and all(one.is_ready for one in everybody):
+        if not told and all(process.is_ready for process in everybody):
             told.append(True)
             where = ", ".join(str(member.address) for member in members)
             sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data_dir}\n")
@@ -241,19 +244,19 @@ async def supervise(members: Sequence[Member], data_dir: str) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    everybody = [Supervised(member, on_ready) for member in members]
-    lives = [asyncio.create_task(one.run()) for one in everybody]
+    everybody = [SupervisedProcess(member, on_ready) for member in members]
+    lives = [asyncio.create_task(process.run()) for process in everybody]
     stopped = asyncio.create_task(stopping.wait())
     await asyncio.wait([*lives, stopped], return_when=asyncio.FIRST_COMPLETED)
     failed = not stopping.is_set()
     stopped.cancel()
     # The last to have joined goes first: those that vote are needed for the others to leave well.
-    for one in reversed(everybody):
-        await one.stop()
+    for process in reversed(everybody):
+        await process.stop()
     await asyncio.gather(*lives)
     return 1 if failed or killing else 0
 
 
-def run(members: Sequence[Member], data_dir: str) -> int:
+def run(members: Sequence[LocalBroker], data_dir: str) -> int:
     """`supervise` on an event loop of its own."""
     return asyncio.run(supervise(members, data_dir))

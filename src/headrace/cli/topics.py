@@ -19,7 +19,7 @@ from headrace.cli.output import counted, print_json, print_table, printable
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.cluster import ReplicaProblem
 from headrace.client.admin.topics import EARLIEST, LATEST, NewTopic
-from headrace.client.cluster_metadata import Partition, Topic
+from headrace.client.cluster_metadata import PartitionInfo, TopicInfo
 from headrace.client.types import OffsetAndTimestamp
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition, uuid_text
@@ -138,11 +138,11 @@ def list_topics(internal: bool, bootstrap: str, timeout_s: float, as_json: bool)
         )
 
 
-def _replicas(topic: Topic) -> int:
+def _replicas(topic: TopicInfo) -> int:
     return max((len(partition.replicas) for partition in topic.partitions), default=0)
 
 
-def _summary(topic: Topic) -> dict[str, Any]:
+def _summary(topic: TopicInfo) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": uuid_text(topic.topic_id),
@@ -191,7 +191,7 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
 
 
 def _offsets(
-    admin: Admin, found: Sequence[Topic]
+    admin: Admin, found: Sequence[TopicInfo]
 ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, OffsetAndTimestamp]]:
     """The first and the next offset of every partition that has a leader to ask."""
     led = [
@@ -204,9 +204,9 @@ def _offsets(
 
 
 def _problems(
-    bootstrap: str, timeout_s: float, found: Sequence[Topic], alive: set[int]
+    bootstrap: str, timeout_s: float, found: Sequence[TopicInfo], alive: set[int]
 ) -> dict[tuple[TopicPartition, int], ReplicaProblem]:
-    """What is wrong with replicas, by partition and broker, as the brokers say that hold them."""
+    """The problems of replicas, by partition and broker, as their brokers report them."""
     held = {
         (TopicPartition(topic.name, partition.index), broker): broker in partition.offline
         for topic in found
@@ -232,14 +232,14 @@ def _problems(
 
 
 def _description(
-    topic: Topic,
+    topic: TopicInfo,
     earliest: Mapping[TopicPartition, OffsetAndTimestamp],
     latest: Mapping[TopicPartition, OffsetAndTimestamp],
     eligible: "Mapping[TopicPartition, EligibleReplicas]",
     problems: Mapping[tuple[TopicPartition, int], ReplicaProblem],
     changed: "Sequence[ConfigEntry]",
 ) -> dict[str, Any]:
-    def one(partition: Partition) -> dict[str, Any]:
+    def one(partition: PartitionInfo) -> dict[str, Any]:
         tp = TopicPartition(topic.name, partition.index)
         known = eligible.get(tp)
         return {

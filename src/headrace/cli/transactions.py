@@ -79,13 +79,21 @@ def list_transactions(
     with open_admin(bootstrap, timeout_s) as admin:
         found = list(admin.list_transactions(states, producer_ids, duration_ms, pattern).values())
     if as_json:
-        print_json({"transactions": [_listed(one) for one in found]})
+        print_json({"transactions": [_listed(transaction) for transaction in found]})
     elif not found:
         click.echo("no such transactions", err=True)
     else:
         print_table(
             ["TRANSACTIONAL ID", "PRODUCER ID", "STATE", "COORDINATOR"],
-            [(one.transactional_id, one.producer_id, one.state, one.coordinator) for one in found],
+            [
+                (
+                    transaction.transactional_id,
+                    transaction.producer_id,
+                    transaction.state,
+                    transaction.coordinator,
+                )
+                for transaction in found
+            ],
         )
 
 
@@ -110,10 +118,12 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
     """Show the producers of transactional IDs, and what their transactions have written to."""
     with open_admin(bootstrap, timeout_s) as admin:
         outcomes = outcomes_of(lambda: admin.describe_transactions(names))
-    found = [one for one in outcomes.values() if isinstance(one, TransactionDescription)]
+    found = [
+        outcome for outcome in outcomes.values() if isinstance(outcome, TransactionDescription)
+    ]
     now = now_ms()
     if as_json:
-        print_json({"transactions": [_document(one) for one in found]})
+        print_json({"transactions": [_document(transaction) for transaction in found]})
     elif found:
         print_table(
             [
@@ -128,16 +138,16 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
             ],
             [
                 (
-                    one.transactional_id,
-                    one.state,
-                    one.producer_id,
-                    one.producer_epoch,
-                    _duration(now, one.start_ms),
-                    f"{one.timeout_ms / 1000:g} s",
-                    one.coordinator,
-                    partitions_text(one.partitions),
+                    transaction.transactional_id,
+                    transaction.state,
+                    transaction.producer_id,
+                    transaction.producer_epoch,
+                    _duration(now, transaction.start_ms),
+                    f"{transaction.timeout_ms / 1000:g} s",
+                    transaction.coordinator,
+                    partitions_text(transaction.partitions),
                 )
-                for one in found
+                for transaction in found
             ],
         )
     return _tell_errors(outcomes)
@@ -161,7 +171,7 @@ def _document(one: TransactionDescription) -> dict[str, Any]:
 
 
 def _tell_errors(outcomes: dict[str, Any]) -> int:
-    errors = [one for one in outcomes.values() if isinstance(one, KafkaError)]
+    errors = [outcome for outcome in outcomes.values() if isinstance(outcome, KafkaError)]
     for error in errors:
         click.echo(f"headrace: {error.detail or error.code.name}", err=True)
     return 1 if errors else 0
@@ -248,13 +258,13 @@ def abort(
 
 def _check_hangs(admin: Admin, tp: TopicPartition, producer: ProducerState) -> None:
     """Refuse to end one partition of a transaction that its coordinator ends as a whole."""
-    for one in _of_producers(admin, [producer.producer_id]):
-        if tp in one.partitions:
+    for transaction in _of_producers(admin, [producer.producer_id]):
+        if tp in transaction.partitions:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"the transaction in {tp} is that of {one.transactional_id}, which is"
-                f" {one.state}; abort it as a whole with --transactional-id"
-                f" {one.transactional_id}",
+                f"the transaction in {tp} is that of {transaction.transactional_id}, which is"
+                f" {transaction.state}; abort it as a whole with --transactional-id"
+                f" {transaction.transactional_id}",
             )
 
 
@@ -307,7 +317,7 @@ def describe_producers(
     """Show the producers that partitions know, and where their transactions begin."""
     with open_admin(bootstrap, timeout_s) as admin:
         found = admin.describe_producers(_partitions(admin, chosen), broker_id)
-    rows = [(tp, one) for tp, states in sorted(found.items()) for one in states]
+    rows = [(tp, state) for tp, states in sorted(found.items()) for state in states]
     if as_json:
         print_json({"producers": [_producer_document(tp, one) for tp, one in rows]})
     elif not rows:
@@ -387,7 +397,7 @@ def find_hanging(
         if broker_id is not None:
             partitions = _held_by(admin, broker_id, partitions)
         found = _hanging(admin, partitions, now_ms() - max_timeout_ms, broker_id)
-    rows = [(tp, one) for tp, states in sorted(found.items()) for one in states]
+    rows = [(tp, state) for tp, states in sorted(found.items()) for state in states]
     if as_json:
         print_json(
             {
@@ -419,7 +429,7 @@ def find_hanging(
 
 def _partitions(admin: Admin, chosen: tuple[str, ...]) -> list[TopicPartition]:
     if chosen:
-        return chosen_partitions(admin, [parse_partitions(one) for one in chosen])
+        return chosen_partitions(admin, [parse_partitions(text) for text in chosen])
     return sorted(
         TopicPartition(name, partition.index)
         for name, topic in admin.list_topics(internal=True).items()
@@ -446,7 +456,7 @@ def _hanging(
 ) -> dict[TopicPartition, list[ProducerState]]:
     producers = admin.describe_producers(partitions, broker_id)
     suspects = hanging(producers, (), before_ms=before_ms)
-    ids = {one.producer_id for states in suspects.values() for one in states}
+    ids = {state.producer_id for states in suspects.values() for state in states}
     known = _of_producers(admin, sorted(ids))
     return hanging(producers, known, before_ms=before_ms)
 
@@ -457,7 +467,9 @@ def _of_producers(admin: Admin, producer_ids: list[int]) -> list[TransactionDesc
         return []
     listed = admin.list_transactions(producer_ids=producer_ids)
     described = outcomes_of(lambda: admin.describe_transactions(listed))
-    return [one for one in described.values() if isinstance(one, TransactionDescription)]
+    return [
+        outcome for outcome in described.values() if isinstance(outcome, TransactionDescription)
+    ]
 
 
 def _producer(one: ProducerState) -> dict[str, Any]:

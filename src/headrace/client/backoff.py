@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Exponential backoff before another attempt."""
 
 from dataclasses import dataclass
 from random import Random

@@ -1,17 +1,24 @@
-"""An event loop on a thread of its own for blocking clients, and waits that Ctrl-C ends."""
+"""Calls of a client that both of its faces run: a blocking one on a thread, an asyncio one.
+
+A call is a generator that yields what it waits for. What lies between two yields runs where the
+caller is: behind a blocking client in the application's thread, behind an asyncio one on its loop.
+`LoopThread.run` and `run_async` drive calls; both take coroutines too, as calls of one wait.
+"""
 
 import asyncio
 import atexit
 import concurrent.futures
 import threading
-import time
 import weakref
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from inspect import iscoroutine
+from types import GeneratorType
+from typing import Any, TypeAlias, TypeVar, cast
 
 import uvloop
 
 from headrace.client.errors import Closed, TimedOut
+from headrace.clock import SystemClock
 
 # Waiting on a lock so that Ctrl-C ends it whenever it comes.
 #
@@ -24,6 +31,9 @@ from headrace.client.errors import Closed, TimedOut
 # How late Ctrl-C can be noticed.
 GLANCE_S = 0.1
 
+# Threads wait in real time, whatever clock their client has.
+_CLOCK = SystemClock()
+
 
 def wait_in_parts(wait: Callable[[float | None], bool], timeout_s: float | None) -> bool:
     """Whether what is waited for came in time; `wait` waits so many seconds, or for ever."""
@@ -31,14 +41,101 @@ def wait_in_parts(wait: Callable[[float | None], bool], timeout_s: float | None)
         return wait(timeout_s)
     if timeout_s is not None and timeout_s <= GLANCE_S:
         return wait(timeout_s)
-    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    while not wait(min(GLANCE_S, max(deadline - time.monotonic(), 0.0))):
-        if time.monotonic() >= deadline:
+    deadline = float("inf") if timeout_s is None else _CLOCK.monotonic() + timeout_s
+    while not wait(min(GLANCE_S, max(deadline - _CLOCK.monotonic(), 0.0))):
+        if _CLOCK.monotonic() >= deadline:
             return False
     return True
 
 
 Result = TypeVar("Result")
+
+Call: TypeAlias = Generator[Awaitable[Any], Any, Result]
+
+
+async def run_async(call: Call[Result] | Awaitable[Result]) -> Result:
+    """The result of a call whose waits are awaited here; a cancelled wait cancels the call."""
+    if not isinstance(call, GeneratorType):
+        return await cast("Awaitable[Result]", call)
+    error: BaseException | None = None
+    try:
+        while True:
+            try:
+                awaitable = next(call) if error is None else call.throw(error)
+                while True:
+                    awaitable = call.send(await awaitable)
+            except StopIteration as end:
+                return cast("Result", end.value)
+            except BaseException as raised:
+                if call.gi_frame is None:  # By the call itself, which has ended.
+                    raise
+                error = raised
+    finally:
+        error = None  # Its traceback has this frame: a cycle.
+
+
+class Wait:
+    """A wait that a thread can make by itself, without a trip to the loop, and a task too.
+
+    `block` waits in a thread so many seconds, or for ever; `waiter` makes a future of the running
+    loop. The result is whether it came in time.
+    """
+
+    __slots__ = ("_block", "_timeout_s", "_waiter")
+
+    def __init__(
+        self,
+        block: Callable[[float | None], bool],
+        waiter: "Callable[[], asyncio.Future[Any]]",
+        timeout_s: float | None,
+    ) -> None:
+        self._block = block
+        self._waiter = waiter
+        self._timeout_s = timeout_s
+
+    def block(self) -> bool:
+        """Wait in this thread; Ctrl-C ends it."""
+        return wait_in_parts(self._block, self._timeout_s)
+
+    def __await__(self) -> Generator[Any, Any, bool]:
+        return self._in_task().__await__()
+
+    async def _in_task(self) -> bool:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._waiter()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Signal:
+    """A flag to wait for. Any thread may set it if a thread waits; if a task does, its loop's."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """End the wait, or the next one."""
+        self._event.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def clear(self) -> None:
+        """Have the next wait wait."""
+        self._event.clear()
+
+    def wait(self, timeout_s: float | None) -> Wait:
+        """A wait until the flag is set. One at a time."""
+        return Wait(self._event.wait, self._new_waiter, timeout_s)
+
+    def _new_waiter(self) -> "asyncio.Future[None]":
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        if self._event.is_set():
+            waiter.set_result(None)
+        return waiter
+
 
 # How long what runs on the loop may take to end when it is cancelled.
 _CLOSE_S_MAX = 5.0
@@ -47,19 +144,28 @@ _threads: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 
 
 class LoopThread:
-    """A daemon thread that runs an event loop until `close`.
+    """A daemon thread that runs an event loop, from its first use until `close`.
 
     Waiting for it is waiting on a lock, so Ctrl-C interrupts a blocked caller at once.
     """
 
     def __init__(self, name: str) -> None:
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._closing = False
         self._parking = False
         self._parked = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
-        _threads.add(self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, which runs from now on."""
+        return self._loop or self._start()
+
+    @property
+    def is_started(self) -> bool:
+        return self._thread is not None
 
     @property
     def is_closed(self) -> bool:
@@ -69,11 +175,46 @@ class LoopThread:
         """Whether the caller is on this thread: in a callback, where nothing may block."""
         return threading.current_thread() is self._thread
 
-    def run(self, coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
-        """What a coroutine returns; leaving early, by Ctrl-C or the timeout, cancels it."""
+    def run(
+        self,
+        call: Call[Result] | Coroutine[Any, Any, Result],
+        timeout_s: float | None = None,
+    ) -> Result:
+        """The result of a call, whose waits happen on the loop; Ctrl-C cancels the wait.
+
+        The timeout is for coroutines; calls have deadlines of their own.
+        """
+        if not isinstance(call, GeneratorType):
+            return self._wait_for(cast("Awaitable[Result]", call), timeout_s)
+        assert timeout_s is None, "a call has deadlines of its own"
+        error: BaseException | None = None
+        try:
+            while True:
+                try:
+                    awaitable = next(call) if error is None else call.throw(error)
+                    # In here, Ctrl-C reaches the call even if it comes between its waits.
+                    while True:
+                        awaitable = call.send(
+                            awaitable.block()
+                            if type(awaitable) is Wait
+                            else self._wait_for(awaitable)
+                        )
+                except StopIteration as end:
+                    return cast("Result", end.value)
+                except BaseException as raised:
+                    if call.gi_frame is None:  # By the call itself, which has ended.
+                        raise
+                    error = raised
+        finally:
+            error = None  # Its traceback has this frame: a cycle.
+
+    def _wait_for(self, awaitable: Awaitable[Result], timeout_s: float | None = None) -> Result:
+        coroutine: Coroutine[Any, Any, Result] = (
+            awaitable if iscoroutine(awaitable) else _awaited(awaitable)
+        )
         if self._closing:
             coroutine.close()
-            raise Closed("the client is closed; make a new one")
+            raise _closed()
         assert not self.is_current(), "a callback of the client would wait for itself"
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         done = threading.Event()
@@ -90,28 +231,34 @@ class LoopThread:
             raise TimedOut(f"not done within {timeout_s:g} s") from None
         finally:
             future.cancel()
+            del future  # Its error's traceback has this frame: a cycle.
 
     def post(self, callback: Callable[..., object], *arguments: object) -> None:
         """Have the loop call something soon; nothing happens once it is closed."""
+        if self._closing:
+            return
         try:
             self.loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:
+        except (Closed, RuntimeError):
             if not self._closing:
                 raise
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop, and wait for the thread. May be called again."""
-        if self._closing:
+        with self._starting:
+            if self._closing:
+                return
+            self._closing = True
+        if self._loop is None or self._thread is None:
             return
-        self._closing = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.is_current():
             self._thread.join()
 
     def join(self) -> None:
         """Wait for the thread after `close` was called on it, which could not wait for itself."""
         assert self._closing and not self.is_current()
-        if not self._parking:  # That keeps the thread for ever.
+        if self._thread is not None and not self._parking:  # That keeps the thread for ever.
             self._thread.join()
 
     def park(self) -> None:
@@ -121,35 +268,59 @@ class LoopThread:
         no interpreter any more. There is no time to close: what runs on the loop may need threads
         that have ended already.
         """
-        if not self._thread.is_alive():
+        if self._loop is None or self._thread is None or not self._thread.is_alive():
             return  # Not in this process either, if it was forked.
         if self._closing:
             self._thread.join(_CLOSE_S_MAX)
             return
         self._closing = self._parking = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._parked.wait(_CLOSE_S_MAX)
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._closing:
+                raise _closed()
+            if self._loop is None:
+                loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._serve, args=(loop,), name=self._name, daemon=True
+                )
+                self._thread.start()
+                _threads.add(self)
+                # Last: whoever finds it uses it without the lock.
+                self._loop = loop
+            return self._loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
         try:
-            self.loop.run_forever()
+            loop.run_forever()
             if self._parking:
                 self._parked.set()
                 # For ever: returning would let go of the loop, whose tasks would complain of it.
                 threading.Event().wait()
-            self._cancel_tasks()
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            _cancel_tasks(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             asyncio.set_event_loop(None)
-            self.loop.close()
+            loop.close()
 
-    def _cancel_tasks(self) -> None:
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self.loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_S_MAX))
+
+def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_S_MAX))
+
+
+def _closed() -> Closed:
+    return Closed("the client is closed; make a new one")
+
+
+async def _awaited(awaitable: Awaitable[Result]) -> Result:
+    return await awaitable
 
 
 # Registered before all that use this module, and so called after them.

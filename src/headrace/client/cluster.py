@@ -12,12 +12,26 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from headrace.client.backoff import Backoff
-from headrace.client.cluster_metadata import Broker, Partition, Topic, View, view_of
-from headrace.client.errors import TimedOut, UnknownTopic, Unreachable, check
+from headrace.client.cluster_metadata import (
+    BrokerInfo,
+    ClusterView,
+    PartitionInfo,
+    TopicInfo,
+    view_of,
+)
+from headrace.client.errors import TimedOut, Unreachable, check
 from headrace.clock import Clock, SystemClock
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    Subject,
+    UnknownTopic,
+    unknown_partition,
+    unknown_topic,
+)
 from headrace.net.addresses import Address
-from headrace.net.client_connection import Connection, ConnectionFailed
+from headrace.net.client_connection import ClientConnection, ConnectionFailed
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
@@ -28,13 +42,13 @@ CREATION_S_MAX = 5.0
 # Where everything that is answered at once is asked; long polls have lanes of their own.
 COMMON_LANE = ""
 
-_NEVER_ASKED = View(None, -1, {}, {}, {})
+_NEVER_ASKED = ClusterView(None, -1, {}, {}, {})
 
 Result = TypeVar("Result")
 
 
 class NodeEndpoint(Protocol):
-    """Where an answer says that a broker is; those of Fetch and of Produce are alike."""
+    """The address of a broker in an answer; those of Fetch and of Produce are alike."""
 
     node_id: int
     host: str
@@ -43,14 +57,14 @@ class NodeEndpoint(Protocol):
 
 
 class Connector(Protocol):
-    """How to open a connection; `Connection.open`, or what a test puts in its place."""
+    """A function that opens a connection: `ClientConnection.open`, or a test's own."""
 
     async def __call__(
         self, address: Address, timeout_s: float, *, client_id: str
-    ) -> Connection: ...
+    ) -> ClientConnection: ...
 
 
-class Cluster:
+class ClusterClient:
     """Connections to the brokers of one cluster, and its metadata. For one event loop.
 
     A deadline is an instant of the clock's `monotonic()`; every operation has one.
@@ -68,7 +82,7 @@ class Cluster:
         patient: bool = True,
         clock: Clock | None = None,
         rng: Random | None = None,
-        connect: Connector = Connection.open,
+        connect: Connector = ClientConnection.open,
     ) -> None:
         self.client_id = client_id
         self.request_timeout_s = request_timeout_s
@@ -79,10 +93,10 @@ class Cluster:
         self._metadata_max_age_s = metadata_max_age_s
         self._patient = patient
         self._connect = connect
-        self._connections: dict[tuple[Address, str], Connection] = {}
-        self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
+        self._connections: dict[tuple[Address, str], ClientConnection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Task[ClientConnection]] = {}
         self._view = _NEVER_ASKED
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicInfo] = {}
         self._heard: dict[str, float] = {}
 
     async def close(self) -> None:
@@ -96,7 +110,7 @@ class Cluster:
         self._connections.clear()
 
     @property
-    def view(self) -> View:
+    def view(self) -> ClusterView:
         """Brokers and controller as last heard; empty before the first answer."""
         return self._view
 
@@ -112,11 +126,11 @@ class Cluster:
 
     # -- metadata
 
-    def known_topic(self, name: str) -> Topic | None:
+    def known_topic(self, name: str) -> TopicInfo | None:
         """A topic as last heard, however long ago; None if nothing is known of it."""
         return self._topics.get(name)
 
-    def leader_of(self, tp: TopicPartition) -> Partition | None:
+    def leader_of(self, tp: TopicPartition) -> PartitionInfo | None:
         """A partition as last heard, if a broker we know leads it."""
         topic = self._topics.get(tp.topic)
         if topic is None:
@@ -127,8 +141,10 @@ class Cluster:
     def hear_brokers(self, endpoints: Iterable[NodeEndpoint]) -> None:
         """Take an answer's word for where brokers are (KIP-951)."""
         told = {
-            one.node_id: Broker(one.node_id, Address(one.host, one.port), one.rack)
-            for one in endpoints
+            endpoint.node_id: BrokerInfo(
+                endpoint.node_id, Address(endpoint.host, endpoint.port), endpoint.rack
+            )
+            for endpoint in endpoints
         }
         if told:
             self._view = replace(self._view, brokers={**self._view.brokers, **told})
@@ -145,12 +161,14 @@ class Cluster:
             return False
         if epoch > known.leader_epoch:
             led = replace(known, leader=leader, leader_epoch=epoch)
-            partitions = tuple(led if one is known else one for one in topic.partitions)
+            partitions = tuple(
+                led if partition is known else partition for partition in topic.partitions
+            )
             self._topics[tp.topic] = replace(topic, partitions=partitions)
             return True
         return epoch == known.leader_epoch and leader == known.leader
 
-    async def heard_view(self, deadline: float | None = None) -> View:
+    async def heard_view(self, deadline: float | None = None) -> ClusterView:
         """Brokers and controller as last heard, asked for if never heard."""
         if not self.was_reached:
             deadline = self.deadline() if deadline is None else deadline
@@ -159,12 +177,12 @@ class Cluster:
 
     async def refresh(
         self, names: Iterable[str] | None, deadline: float, *, create: bool = False
-    ) -> View:
+    ) -> ClusterView:
         """Ask for the metadata of some topics, or of all with None. Asks once."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         response = await self.call(request, deadline)
-        check(response.error_code, subject="metadata")
+        check(response.error_code, subject=Subject("metadata"))
         view = view_of(response)
         self._view = view
         if names is None:
@@ -184,12 +202,12 @@ class Cluster:
 
     async def topics(
         self, names: Sequence[str], deadline: float | None = None, *, create: bool = False
-    ) -> dict[str, Topic]:
+    ) -> dict[str, TopicInfo]:
         """The named topics; UnknownTopic if one does not exist and is not created by asking."""
         deadline = self.deadline() if deadline is None else deadline
         creation_deadline = min(deadline, self.deadline(CREATION_S_MAX))
 
-        async def ask() -> dict[str, Topic]:
+        async def ask() -> dict[str, TopicInfo]:
             missing = [name for name in names if not self._is_fresh(name)]
             view = await self.refresh(missing, deadline, create=create) if missing else self._view
             for name in missing:
@@ -199,14 +217,14 @@ class Cluster:
 
         return await self.retrying(ask, deadline)
 
-    async def all_topics(self, deadline: float | None = None) -> dict[str, Topic]:
+    async def all_topics(self, deadline: float | None = None) -> dict[str, TopicInfo]:
         """Every topic there is, asked for now."""
         deadline = self.deadline() if deadline is None else deadline
         view = await self.retrying(lambda: self.refresh(None, deadline), deadline)
         return dict(view.topics)
 
-    async def partition(self, tp: TopicPartition, deadline: float | None = None) -> Partition:
-        """Where a partition is; LEADER_NOT_AVAILABLE while nobody leads it."""
+    async def partition(self, tp: TopicPartition, deadline: float | None = None) -> PartitionInfo:
+        """The leader of a partition; LEADER_NOT_AVAILABLE while it has none."""
         topic = (await self.topics([tp.topic], deadline))[tp.topic]
         if topic.partition(tp.partition) is None:
             # It may have been added since the topic was heard of.
@@ -214,11 +232,7 @@ class Cluster:
             topic = (await self.topics([tp.topic], deadline))[tp.topic]
         partition = topic.partition(tp.partition)
         if partition is None:
-            count = len(topic.partitions)
-            raise UnknownTopic(
-                f"topic {tp.topic} has no partition {tp.partition};"
-                f" it has {count}, numbered from 0 to {count - 1}"
-            )
+            raise unknown_partition(tp.topic, tp.partition, len(topic.partitions))
         if partition.leader < 0:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
         return partition
@@ -233,7 +247,7 @@ class Cluster:
             groups.setdefault(leader, []).append(tp)
         return groups
 
-    async def brokers(self, deadline: float | None = None) -> list[Broker]:
+    async def brokers(self, deadline: float | None = None) -> list[BrokerInfo]:
         """The brokers of the cluster, by their ids."""
         brokers = (await self.heard_view(deadline)).brokers
         return [brokers[node_id] for node_id in sorted(brokers)]
@@ -242,7 +256,7 @@ class Cluster:
 
     async def connection(
         self, node_id: int, deadline: float, *, lane: str = COMMON_LANE
-    ) -> Connection:
+    ) -> ClientConnection:
         """The connection to one broker that requests of this lane share."""
         broker = (await self.heard_view(deadline)).brokers.get(node_id)
         if broker is None:
@@ -269,7 +283,7 @@ class Cluster:
         return await connection.ask(request, left_s, version_max=version_max)
 
     async def retrying(self, operation: Callable[[], Awaitable[Result]], deadline: float) -> Result:
-        """What `operation` returns, tried again after errors that pass by themselves."""
+        """The result of `operation`, tried again after errors that pass by themselves."""
         begun = self.clock.monotonic()
         reason: HeadraceError | None = None
         for attempts in count():
@@ -302,7 +316,7 @@ class Cluster:
         heard = self._heard.get(name)
         return heard is not None and self.clock.monotonic() - heard < self._metadata_max_age_s
 
-    async def _any_connection(self, deadline: float) -> Connection:
+    async def _any_connection(self, deadline: float) -> ClientConnection:
         """A connection to whichever broker answers; an open one if there is one."""
         for (_, lane), connection in self._connections.items():
             if connection.is_open and lane == COMMON_LANE:
@@ -321,7 +335,9 @@ class Cluster:
         self.rng.shuffle(known)
         return list(dict.fromkeys([*known, *self._bootstrap]))
 
-    async def _connection_to(self, address: Address, deadline: float, lane: str) -> Connection:
+    async def _connection_to(
+        self, address: Address, deadline: float, lane: str
+    ) -> ClientConnection:
         place = (address, lane)
         connection = self._connections.get(place)
         if connection is not None and connection.is_open:
@@ -336,7 +352,7 @@ class Cluster:
         # Shared by all who need it now: one of them being cancelled must not cancel the others.
         return await asyncio.shield(task)
 
-    async def _open(self, place: tuple[Address, str], timeout_s: float) -> Connection:
+    async def _open(self, place: tuple[Address, str], timeout_s: float) -> ClientConnection:
         try:
             connection = await self._connect(place[0], timeout_s, client_id=self.client_id)
             self._connections[place] = connection
@@ -345,18 +361,18 @@ class Cluster:
             del self._opening[place]
 
 
-def _check_described(view: View, name: str, being_created: bool) -> None:
+def _check_described(view: ClusterView, name: str, being_created: bool) -> None:
     code = view.errors.get(name, ErrorCode.NONE)
     if code is ErrorCode.NONE and name not in view.topics:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # A topic that is just being created is unknown for a moment.
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not being_created:
-        raise UnknownTopic(f"topic {name} does not exist")
-    check(code, subject=f"topic {name}")
+        raise unknown_topic(name)
+    check(code, subject=Subject("topic", name))
 
 
 def _gave_up(error: HeadraceError, waited_s: float) -> HeadraceError:
-    """What a deadline ends in: nobody there, if nobody was, and else what went wrong last."""
+    """The error at a deadline: that no broker was reached, or else the last error."""
     if isinstance(error, Unreachable):
         return Unreachable(f"gave up after {max(waited_s, 0):.3g} s: {error}")
     return TimedOut(f"gave up after {max(waited_s, 0):.3g} s: {error}")

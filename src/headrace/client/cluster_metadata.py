@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: an immutable view made from one Metadata answer."""
+"""The client's view of a cluster: immutable, made from one Metadata answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from headrace.protocol.messages.metadata import MetadataResponse, MetadataRespon
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerInfo:
     """A broker as clients are told to reach it. One that is fenced serves nobody for now."""
 
     node_id: int
@@ -19,8 +19,8 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """Where one partition is. `leader` is -1 while there is none."""
+class PartitionInfo:
+    """The leader and replicas of one partition. `leader` is -1 while there is none."""
 
     index: int
     leader: int
@@ -31,40 +31,40 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicInfo:
     """A topic and its partitions, in order of their numbers."""
 
     name: str
     topic_id: bytes
     is_internal: bool
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionInfo, ...]
 
-    def partition(self, index: int) -> Partition | None:
+    def partition(self, index: int) -> PartitionInfo | None:
         """The partition with a number."""
         # Numbers have no gaps, so it is where its number says; a broker may leave one out, though.
         if 0 <= index < len(self.partitions) and self.partitions[index].index == index:
             return self.partitions[index]
-        return next((one for one in self.partitions if one.index == index), None)
+        return next((partition for partition in self.partitions if partition.index == index), None)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClusterView:
     """Brokers and topics at one moment. `errors` has the topics the broker could not describe."""
 
     cluster_id: str | None
     controller_id: int
-    brokers: Mapping[int, Broker]
-    topics: Mapping[str, Topic]
+    brokers: Mapping[int, BrokerInfo]
+    topics: Mapping[str, TopicInfo]
     errors: Mapping[str, ErrorCode]
 
 
-def view_of(response: MetadataResponse) -> View:
+def view_of(response: MetadataResponse) -> ClusterView:
     """The view a Metadata answer gives."""
     brokers = {
-        broker.node_id: Broker(broker.node_id, Address(broker.host, broker.port), broker.rack)
+        broker.node_id: BrokerInfo(broker.node_id, Address(broker.host, broker.port), broker.rack)
         for broker in response.brokers
     }
-    topics: dict[str, Topic] = {}
+    topics: dict[str, TopicInfo] = {}
     errors: dict[str, ErrorCode] = {}
     for topic in response.topics:
         name = topic.name or ""
@@ -72,17 +72,17 @@ def view_of(response: MetadataResponse) -> View:
             errors[name] = error_code(topic.error_code)
         else:
             topics[name] = _topic(name, topic)
-    return View(response.cluster_id, response.controller_id, brokers, topics, errors)
+    return ClusterView(response.cluster_id, response.controller_id, brokers, topics, errors)
 
 
-def _topic(name: str, topic: MetadataResponseTopic) -> Topic:
+def _topic(name: str, topic: MetadataResponseTopic) -> TopicInfo:
     partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
-    return Topic(
+    return TopicInfo(
         name,
         topic.topic_id,
         topic.is_internal,
         tuple(
-            Partition(
+            PartitionInfo(
                 partition.partition_index,
                 partition.leader_id,
                 partition.leader_epoch,

@@ -1,4 +1,4 @@
-"""The options that every client has: where the cluster is, and how patiently to talk to it."""
+"""Options common to all clients: bootstrap servers, client id, timeouts and backoff."""
 
 import os
 from collections import Counter
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from headrace.client.backoff import Backoff
-from headrace.client.options_table import Custom, Text, Whole, option
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address, parse_addresses
+from headrace.options import Custom, Int, OptionTable, Text, option, options_of
 
 # The second is the name the commands read.
 BOOTSTRAP_VARIABLES = ("HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_BOOTSTRAP_SERVER")
@@ -42,7 +42,7 @@ def _bootstrap_default() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """How a client finds its cluster, and how long it waits before it asks again."""
+    """Options common to all clients: the brokers to ask first, timeouts and backoff."""
 
     bootstrap_servers: tuple[Address, ...] = option(
         Custom('text such as "host:9092,other:9092", or a list of such texts', _bootstrap),
@@ -59,35 +59,35 @@ class CommonOptions:
         doc="What the broker's log and the metrics call this client.",
     )
     request_timeout_ms: int = option(
-        Whole(1),
+        Int(1),
         30_000,
         kafka="request.timeout.ms",
         doc="How long one request may take. After that its connection is given up, and the request"
         " is sent again if that is safe and time is left.",
     )
     metadata_max_age_ms: int = option(
-        Whole(0),
+        Int(0),
         300_000,
         kafka="metadata.max.age.ms",
         doc="How long the client believes what it heard about brokers and partitions. New"
         " partitions, and new topics that match a pattern, are noticed after so long at most.",
     )
     retry_backoff_ms: int = option(
-        Whole(0),
+        Int(0),
         100,
         kafka="retry.backoff.ms",
         doc="The pause before the first retry. It doubles with every further one, varied at random"
         " by a fifth.",
     )
     retry_backoff_max_ms: int = option(
-        Whole(0),
+        Int(0),
         1000,
         kafka="retry.backoff.max.ms",
         doc="The longest pause between two retries.",
     )
 
     def cluster_arguments(self) -> "ClusterArguments":
-        """What a client's `Cluster` is made with, beside the brokers to ask first."""
+        """The arguments of a client's `Cluster`, beside the brokers to ask first."""
         return {
             "client_id": self.client_id,
             "request_timeout_s": self.request_timeout_ms / 1000,
@@ -96,8 +96,11 @@ class CommonOptions:
         }
 
 
+_COMMON = options_of(CommonOptions)
+
+
 class ClusterArguments(TypedDict):
-    """How patiently a cluster is talked to, in the units of the transport."""
+    """The timeouts and backoff of a cluster, in the units of the transport."""
 
     client_id: str
     request_timeout_s: float
@@ -116,8 +119,31 @@ class CommonConfig(TypedDict, total=False):
     retry_backoff_max_ms: int
 
 
+# Options that people bring from other clients, and why they are refused.
+_PLAIN_TEXT = "connections are plain text for now; leave it out"
+_REFUSED = {
+    "security_protocol": _PLAIN_TEXT,
+    "sasl_*": _PLAIN_TEXT,
+    "ssl_*": _PLAIN_TEXT,
+    "group_protocol": "groups use the classic protocol; leave it out",
+    "api_version": "versions are agreed with each broker; leave it out",
+}
+
+
+def client_table(client: str, options_class: type[CommonOptions]) -> OptionTable:
+    """The options that a client's dataclass declares."""
+    return OptionTable(
+        options_of(options_class).values(),
+        owner=client,
+        refused=_REFUSED,
+        docs="docs/client-options.md",
+    )
+
+
 def settle_common(values: dict[str, Any], given: set[str], client: str) -> None:
-    """Make the options agree with each other: what was not given follows what was."""
+    """Make the common options agree: an option that was not given follows those that were."""
+    if values["bootstrap_servers"] is None:
+        values["bootstrap_servers"] = _COMMON["bootstrap_servers"].check(None)
     if values["client_id"] is None:
         _numbers[client] += 1
         values["client_id"] = f"{client}-{_numbers[client]}"

@@ -1,26 +1,21 @@
-"""The options of a consumer: its group, where it starts, what it fetches, when it commits."""
+"""Options of a consumer: group, start offsets, fetches, commits, deserializers."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from typing import Any, Literal, TypeAlias
 
-from headrace.client.common_options import CommonConfig, CommonOptions, settle_common
-from headrace.client.options_table import (
-    Choice,
-    Custom,
-    Flag,
-    Text,
-    Whole,
-    checked,
-    hint,
-    option,
-    options_of,
+from headrace.client.common_options import (
+    CommonConfig,
+    CommonOptions,
+    client_table,
+    settle_common,
 )
 from headrace.client.serializers import DESERIALIZERS, Deserializer
 from headrace.errors import ConfigError
+from headrace.options import Bool, Custom, Int, ListOf, OneOf, Text, option
 
 # Where to start in a partition that has no committed offset: the policies of `auto_offset_reset`.
 #
@@ -140,7 +135,7 @@ _ASSIGNOR_SYNONYMS = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
 
-_DESERIALIZERS = Choice(
+_DESERIALIZERS = OneOf(
     DESERIALIZERS,
     otherwise="a function that takes bytes and returns the value",
     takes_callable=True,
@@ -154,30 +149,9 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
-def _assignors(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = value.split(",")
-    if not isinstance(value, Iterable):
-        raise ValueError
-    names = []
-    for given in value:
-        if not isinstance(given, str):
-            raise ValueError
-        name = _ASSIGNOR_SYNONYMS.get(given.strip(), given.strip())
-        if name not in ASSIGNORS:
-            known = ", ".join(map(repr, ASSIGNORS))
-            raise ValueError(f"{given!r} is not one of {known}{hint(given, ASSIGNORS)}")
-        if name in names:
-            raise ValueError(f"{name!r} is given twice")
-        names.append(name)
-    if not names:
-        raise ValueError("it must name at least one strategy")
-    return tuple(names)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(CommonOptions):
-    """How one consumer runs. `consumer_options` makes it; what it holds needs no more checks."""
+    """The checked options of a consumer, as `consumer_options` makes them."""
 
     group_id: str | None = option(
         Text(optional=True),
@@ -203,109 +177,109 @@ class ConsumerOptions(CommonOptions):
         " after that point, or the end of the partition.",
     )
     enable_auto_commit: bool = option(
-        Flag(),
+        Bool(),
         True,
         kafka="enable.auto.commit",
         doc="Commit the offsets of records the application is done with, every"
         " `auto_commit_interval_ms`, at a rebalance and on `close`. Off without a group.",
     )
     auto_commit_interval_ms: int = option(
-        Whole(1),
+        Int(1),
         5000,
         kafka="auto.commit.interval.ms",
         doc="How often offsets are committed by themselves.",
     )
     max_poll_records: int = option(
-        Whole(1),
+        Int(1),
         500,
         kafka="max.poll.records",
         doc="The most records one `poll` returns. What was fetched beyond that is kept for the"
         " next one.",
     )
     fetch_min_bytes: int = option(
-        Whole(0),
+        Int(0),
         1,
         kafka="fetch.min.bytes",
         doc="A broker waits until it has so many bytes, or `fetch_max_wait_ms` have passed, before"
         " it answers a fetch.",
     )
     fetch_max_wait_ms: int = option(
-        Whole(0),
+        Int(0),
         500,
         kafka="fetch.max.wait.ms",
         doc="How long a broker waits for `fetch_min_bytes`. It must be less than"
         " `request_timeout_ms`.",
     )
     fetch_max_bytes: int = option(
-        Whole(1),
+        Int(1),
         52_428_800,
         kafka="fetch.max.bytes",
         doc="The most bytes that are fetched and not polled yet, in all. A larger batch still comes"
         " through, alone.",
     )
     max_partition_fetch_bytes: int = option(
-        Whole(1),
+        Int(1),
         1_048_576,
         kafka="max.partition.fetch.bytes",
         doc="The most bytes one fetch brings from one partition, of which two such chunks may wait."
         " A larger batch still comes through, alone.",
     )
     isolation_level: IsolationLevel = option(
-        Choice({one.name.lower(): one for one in IsolationLevel}),
+        OneOf({level.name.lower(): level for level in IsolationLevel}),
         "read_uncommitted",
         kafka="isolation.level",
         doc='"read_committed" leaves out records of aborted transactions, and waits for the end of'
         " open ones.",
     )
     session_timeout_ms: int = option(
-        Whole(1),
+        Int(1),
         45_000,
         kafka="session.timeout.ms",
         doc="A member that sends no heartbeat for so long is dead to its group. The broker's"
         " `group.min.session.timeout.ms` and `group.max.session.timeout.ms` bound it.",
     )
     heartbeat_interval_ms: int = option(
-        Whole(1),
+        Int(1),
         3000,
         kafka="heartbeat.interval.ms",
         doc="How often a heartbeat is sent, whatever the application does. It must be less than"
         " `session_timeout_ms`; a third of it is usual.",
     )
     max_poll_interval_ms: int = option(
-        Whole(1),
+        Int(1),
         300_000,
         kafka="max.poll.interval.ms",
         doc="An application that does not call `poll` for so long is stuck: the consumer leaves the"
         " group, and others take its partitions.",
     )
     partition_assignment_strategy: tuple[str, ...] = option(
-        Custom(f"one or more of {', '.join(map(repr, ASSIGNORS))}", _assignors),
+        ListOf(ASSIGNORS, _ASSIGNOR_SYNONYMS),
         ("range", "cooperative-sticky"),
         kafka="partition.assignment.strategy",
         doc="How the group's partitions are shared out, best first. All members must have one in"
         " common.",
     )
     check_crcs: bool = option(
-        Flag(),
+        Bool(),
         True,
         kafka="check.crcs",
         doc="Whether the checksum of every batch is checked. It costs little.",
     )
     consumer_timeout_ms: int | None = option(
-        Whole(0, optional=True),
+        Int(0, optional=True),
         None,
         kafka="",
         default_text="none: iteration waits for ever",
         doc="`for record in consumer` ends when no record has come for so long.",
     )
     exclude_internal_topics: bool = option(
-        Flag(),
+        Bool(),
         True,
         kafka="exclude.internal.topics",
         doc="Whether a pattern leaves out the cluster's own topics, such as `__consumer_offsets`.",
     )
     allow_auto_create_topics: bool = option(
-        Flag(),
+        Bool(),
         True,
         kafka="allow.auto.create.topics",
         doc="Whether a topic that is subscribed to may be created if it does not exist and the"
@@ -361,12 +335,12 @@ class ConsumerConfig(CommonConfig, total=False):
     client_rack: str
 
 
-CONSUMER_OPTIONS = options_of(ConsumerOptions)
+CONSUMER_OPTIONS = client_table("Consumer", ConsumerOptions)
 
 
 def settled_consumer_options(given: dict[str, Any]) -> ConsumerOptions:
     """The options of a consumer that is given these; ConfigError says which is wrong and why."""
-    values, names = checked("Consumer", CONSUMER_OPTIONS, given)
+    values, names = CONSUMER_OPTIONS.check(given)
     group_id = values["group_id"]
     settle_common(values, names, f"consumer-{group_id}" if group_id else "consumer")
     _settle_group(values, names)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from headrace.client.errors import failure
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, Subject
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
 
@@ -28,14 +28,14 @@ _ELSEWHERE_OR_LATER = frozenset(
 Outcome = TypeVar("Outcome")
 
 
-class Kind(IntEnum):
-    """What is coordinated, with the number that a request for the coordinator has for it."""
+class CoordinatorType(IntEnum):
+    """The kinds of coordinators, with their numbers in FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
 
     def __str__(self) -> str:
-        return "group" if self is Kind.GROUP else "transactional id"
+        return "group" if self is CoordinatorType.GROUP else "transactional id"
 
 
 def is_elsewhere_or_later(error: KafkaError | None) -> bool:
@@ -43,13 +43,15 @@ def is_elsewhere_or_later(error: KafkaError | None) -> bool:
     return error is not None and error.code in _ELSEWHERE_OR_LATER
 
 
-class Coordinators:
+class CoordinatorLookup:
     """The coordinators of groups, looked up when first needed. For one event loop.
 
     With another `kind` those of transactions, whose transactional ids then stand for groups.
     """
 
-    def __init__(self, cluster: Cluster, kind: Kind = Kind.GROUP) -> None:
+    def __init__(
+        self, cluster: ClusterClient, kind: CoordinatorType = CoordinatorType.GROUP
+    ) -> None:
         self._cluster = cluster
         self._kind = kind
         self._nodes: dict[str, int] = {}
@@ -76,7 +78,7 @@ class Coordinators:
         ask: Callable[[int, float], Awaitable[Outcome]],
         deadline: float | None = None,
     ) -> Outcome:
-        """What the coordinator of a group answers; `ask` has its node id and a deadline."""
+        """The answer of a group's coordinator; `ask` gets its node id and a deadline."""
 
         async def ask_any(node: int, names: list[str], deadline: float) -> dict[str, Any]:
             try:
@@ -97,7 +99,7 @@ class Coordinators:
         ask: Callable[[int, list[str], float], Awaitable[dict[str, Outcome | KafkaError]]],
         deadline: float | None = None,
     ) -> dict[str, Outcome | KafkaError]:
-        """What coordinators answer about groups, each asked about its own, with a deadline.
+        """The answers of coordinators about groups, each asked about its own, with a deadline.
 
         Only groups whose answer does not stand are asked about again.
         """
@@ -108,7 +110,9 @@ class Coordinators:
             missing = [name for name in dict.fromkeys(groups) if name not in outcomes]
             outcomes.update(await self._find(missing, until))
             passing: KafkaError | None = None
-            for node, asked in self._requests([one for one in missing if one not in outcomes]):
+            for node, asked in self._requests(
+                [group for group in missing if group not in outcomes]
+            ):
                 answers = await self._ask_node(node, asked, ask, until)
                 for name, outcome in answers.items():
                     if isinstance(outcome, KafkaError) and is_elsewhere_or_later(outcome):
@@ -166,14 +170,18 @@ class Coordinators:
             request = FindCoordinatorRequest(
                 key=asked[0], key_type=self._kind, coordinator_keys=asked
             )
-            for one in _named(asked[0], await self._cluster.call(request, deadline)):
-                error = failure(one.error_code, one.error_message, f"{self._kind} {one.key}")
+            for coordinator in _named(asked[0], await self._cluster.call(request, deadline)):
+                error = failure(
+                    coordinator.error_code,
+                    coordinator.error_message,
+                    Subject(str(self._kind), coordinator.key),
+                )
                 if error is None:
-                    self._nodes[one.key] = one.node_id
+                    self._nodes[coordinator.key] = coordinator.node_id
                 elif self._cluster.passes(error):
                     raise error
                 else:
-                    refused[one.key] = error
+                    refused[coordinator.key] = error
             left = [name for name in missing if name not in self._nodes and name not in refused]
             if left == missing:
                 raise KafkaError(

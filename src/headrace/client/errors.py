@@ -1,9 +1,18 @@
-"""What can go wrong in a client, as exceptions that say what to do, and which code is which."""
+"""Errors of clients: exceptions that say what to do, and the error code each stands for."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    Subject,
+    code_words,
+    error_code,
+    split_advice,
+)
 from headrace.types import TopicPartition
 
 _ERRORS_NAMED_MAX = 3
@@ -11,13 +20,6 @@ _ERRORS_NAMED_MAX = 3
 
 class Unreachable(HeadraceError):
     """No broker of the cluster can be reached."""
-
-
-class UnknownTopic(KafkaError):
-    """The cluster says there is no such topic or partition, so asking again will not help."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
 
 
 class TimedOut(HeadraceError, TimeoutError):
@@ -39,8 +41,8 @@ class BufferExhausted(TimedOut):
 class RecordTooLarge(KafkaError):
     """A record that is larger than a request or the topic may have."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, detail)
+    def __init__(self, what: str, *, advice: str = "") -> None:
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, what, advice=advice)
 
 
 class BatchRefused(HeadraceError):
@@ -89,8 +91,8 @@ class TransactionFatal(KafkaError):
 class ProducerFenced(TransactionFatal):
     """A newer producer has the transactional id, or a transaction was open for too long."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(ErrorCode.PRODUCER_FENCED, detail)
+    def __init__(self, what: str, *, advice: str = "") -> None:
+        super().__init__(ErrorCode.PRODUCER_FENCED, what, advice=advice)
 
 
 class OutcomeUnknown(HeadraceError):
@@ -122,20 +124,28 @@ class SomeFailed(KafkaError):
         super().__init__(first.code, words)
 
 
-def failure(code: int, detail: str | None = None, subject: str = "") -> KafkaError | None:
-    """The error a code stands for, or None. `subject` is what it happened to: "topic orders".
-
-    A detail from the broker that names the subject itself is left as it is.
-    """
+def failure(
+    code: int, detail: str | None = None, subject: Subject | None = None
+) -> KafkaError | None:
+    """The error that a broker answers with, or None; `subject` is the thing that was asked for."""
     if code == ErrorCode.NONE:
         return None
     known = error_code(code)
-    words = detail or known.name.removesuffix("_EXCEPTION").replace("_", " ").lower()
-    named = not subject or f"'{subject.rpartition(' ')[2]}'" in words
-    return KafkaError(known, words if named else f"{subject}: {words}")
+    what, advice = split_advice(detail or code_words(known))
+    if subject is not None and not (detail and _names(what, subject)):
+        what = f"{subject}: {what}"
+    return KafkaError(known, what, advice=advice, subject=subject)
 
 
-def check(code: int, detail: str | None = None, subject: str = "") -> None:
+def _names(text: str, subject: Subject) -> bool:
+    """Whether a broker's text names the thing, as some of them do and others do not."""
+    return (
+        f"'{subject.name}'" in text
+        or re.search(rf"{re.escape(str(subject))}(?!\w)", text) is not None
+    )
+
+
+def check(code: int, detail: str | None = None, subject: Subject | None = None) -> None:
     """Raise the error a code stands for, if it stands for one."""
     error = failure(code, detail, subject)
     if error is not None:

@@ -6,11 +6,11 @@ Rule: what leaders have answered stands; only partitions without an answer are a
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from headrace.client.consumer_options import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from headrace.client.errors import failure
 from headrace.client.types import OffsetAndTimestamp
-from headrace.errors import KafkaError
+from headrace.errors import KafkaError, Subject
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -26,7 +26,7 @@ _CONSUMER = -1
 
 
 async def list_offsets(
-    cluster: Cluster,
+    cluster: ClusterClient,
     wanted: Mapping[TopicPartition, int],
     deadline: float,
     isolation_level: int = 0,
@@ -59,18 +59,20 @@ def outcomes(
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     first: KafkaError | None = None
     for topic in response.topics:
-        for one in topic.partitions:
-            tp = TopicPartition(topic.name, one.partition_index)
-            error = failure(one.error_code, subject=str(tp))
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            error = failure(partition.error_code, subject=Subject("partition", str(tp)))
             if error is None:
-                found[tp] = OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch)
+                found[tp] = OffsetAndTimestamp(
+                    partition.offset, partition.timestamp, partition.leader_epoch
+                )
             else:
                 first = first or error
     return found, first
 
 
 def _request(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation_level: int
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], isolation_level: int
 ) -> ListOffsetsRequest:
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for tp, timestamp in wanted.items():
@@ -90,12 +92,12 @@ def _request(
 
 
 async def reset_offsets(
-    cluster: Cluster,
+    cluster: ClusterClient,
     wanted: Mapping[TopicPartition, int],
     deadline: float,
     isolation_level: int = 0,
 ) -> dict[TopicPartition, int]:
-    """Where to begin for each timestamp: at the end if no record is as young as that."""
+    """The first offset at or after each timestamp: the end if no record is as young."""
     found = await list_offsets(cluster, wanted, deadline, isolation_level)
     missing = [tp for tp, one in found.items() if one.offset == NOTHING]
     if missing:
@@ -105,7 +107,7 @@ async def reset_offsets(
 
 
 async def beginning_offsets(
-    cluster: Cluster, partitions: Sequence[TopicPartition], deadline: float
+    cluster: ClusterClient, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, int]:
     """The offset of the first record each partition still has."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST_TIMESTAMP), deadline)
@@ -113,7 +115,10 @@ async def beginning_offsets(
 
 
 async def end_offsets(
-    cluster: Cluster, partitions: Sequence[TopicPartition], deadline: float, isolation_level: int
+    cluster: ClusterClient,
+    partitions: Sequence[TopicPartition],
+    deadline: float,
+    isolation_level: int,
 ) -> dict[TopicPartition, int]:
     """The offset behind the last record that a consumer may read in each partition."""
     wanted = dict.fromkeys(partitions, LATEST_TIMESTAMP)
@@ -122,7 +127,10 @@ async def end_offsets(
 
 
 async def offsets_for_times(
-    cluster: Cluster, times: Mapping[TopicPartition, int], deadline: float, isolation_level: int
+    cluster: ClusterClient,
+    times: Mapping[TopicPartition, int],
+    deadline: float,
+    isolation_level: int,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """The first record at or after each time, in milliseconds; None if there is none."""
     found = await list_offsets(cluster, times, deadline, isolation_level)

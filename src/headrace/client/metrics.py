@@ -1,4 +1,4 @@
-"""What a client counts of its own work: rates, averages and maxima of the last 30 s, and totals.
+"""Metrics of a client's own work: rates, averages and maxima of the last 30 s, and totals.
 
 Rule: the engines report batches, requests and polls, never single records, so that counting costs
 next to nothing. Names are Kafka's where Kafka has the metric. Every number is 0 until there is one.
@@ -125,11 +125,11 @@ class Sensor:
         return sum(self._sums[at] for at in self._live()) / self._elapsed_s()
 
     def occurrence_rate(self) -> float:
-        """How many numbers were reported per second."""
+        """The number of reports per second."""
         return self.recent_count() / self._elapsed_s()
 
     def recent_count(self) -> int:
-        """How many numbers the window holds."""
+        """The number of reports in the window."""
         return sum(self._counts[at] for at in self._live())
 
     def recent_sum(self) -> float:
@@ -162,7 +162,7 @@ class Sensor:
 
 
 class ProducerMetrics:
-    """What a producer counts. Reported by its engine, read by anyone at any time."""
+    """The metrics of a producer. Written by its engine, read from any thread at any time."""
 
     def __init__(self, clock: Clock | None = None, *, client_id: str = "") -> None:
         clock = clock or SystemClock()
@@ -235,7 +235,7 @@ class ProducerMetrics:
 
 
 class ConsumerMetrics:
-    """What a consumer counts. Reported by its engine, read by anyone at any time."""
+    """The metrics of a consumer. Written by its engine, read from any thread at any time."""
 
     def __init__(self, clock: Clock | None = None, *, client_id: str = "") -> None:
         clock = clock or SystemClock()

@@ -1,6 +1,6 @@
-"""The options of every client: keyword arguments in, checked and frozen values out.
+"""Option tables of all clients, and the functions that check keyword arguments against them.
 
-Rule: what users give becomes values in `producer_options`, `consumer_options` and `admin_options`,
+Rule: keyword arguments become values in `producer_options`, `consumer_options` and `admin_options`,
 and nowhere else.
 """
 
@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack, overload
 
-from headrace.client.common_options import CommonConfig, CommonOptions, settle_common
+from headrace.client.common_options import (
+    CommonConfig,
+    CommonOptions,
+    client_table,
+    settle_common,
+)
 from headrace.client.consumer_options import (
     CONSUMER_OPTIONS,
     ConsumerConfig,
@@ -18,7 +23,6 @@ from headrace.client.consumer_options import (
     ResetPolicy,
     settled_consumer_options,
 )
-from headrace.client.options_table import Option, checked, options_of, parsed
 from headrace.client.producer_options import (
     PRODUCER_OPTIONS,
     PartitionerFunction,
@@ -26,6 +30,7 @@ from headrace.client.producer_options import (
     ProducerOptions,
     settled_producer_options,
 )
+from headrace.options import OptionTable
 
 __all__ = [
     "ADMIN_OPTIONS",
@@ -53,16 +58,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions(CommonOptions):
-    """How one admin client runs. `admin_options` makes it; what it holds needs no more checks."""
+    """The checked options of an admin client, as `admin_options` makes them."""
 
 
 class AdminConfig(CommonConfig, total=False):
     """The keyword arguments of an admin client."""
 
 
-ADMIN_OPTIONS = options_of(AdminOptions)
+ADMIN_OPTIONS = client_table("Admin", AdminOptions)
 
-OPTIONS: Mapping[str, Mapping[str, Option]] = {
+OPTIONS: Mapping[str, OptionTable] = {
     "producer": PRODUCER_OPTIONS,
     "consumer": CONSUMER_OPTIONS,
     "admin": ADMIN_OPTIONS,
@@ -76,7 +81,7 @@ def producer_options(**given: Unpack[ProducerConfig]) -> ProducerOptions:
     False
     >>> producer_options(linger=20)
     Traceback (most recent call last):
-    headrace.errors.ConfigError: unknown option 'linger' for Producer; did you mean linger_ms?
+    headrace.errors.ConfigError: unknown option 'linger' of Producer; did you mean linger_ms?
     """
     return settled_producer_options(dict(given))
 
@@ -88,7 +93,7 @@ def consumer_options(**given: Unpack[ConsumerConfig]) -> ConsumerOptions:
 
 def admin_options(**given: Unpack[AdminConfig]) -> AdminOptions:
     """The options of an admin client that is given these; ConfigError says which is wrong."""
-    values, names = checked("Admin", ADMIN_OPTIONS, dict(given))
+    values, names = ADMIN_OPTIONS.check(given)
     settle_common(values, names, "admin")
     return AdminOptions(**values)
 
@@ -109,4 +114,4 @@ def from_properties(properties: Mapping[str, str], client: str) -> Any:
     >>> from_properties({"linger.ms": "5", "acks": "all"}, "producer")
     {'linger_ms': 5, 'acks': 'all'}
     """
-    return parsed(client.capitalize(), OPTIONS[client], properties)
+    return OPTIONS[client].arguments(properties)

@@ -1,23 +1,18 @@
-"""The options of a producer: what it promises, how it gathers records, how long it tries."""
+"""Options of a producer: acknowledgement, batching, retries, partitioning, serializers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from headrace.client.common_options import CommonConfig, CommonOptions, settle_common
-from headrace.client.options_table import (
-    INT_MAX,
-    LONG_MAX,
-    Choice,
-    Flag,
-    Text,
-    Whole,
-    checked,
-    option,
-    options_of,
+from headrace.client.common_options import (
+    CommonConfig,
+    CommonOptions,
+    client_table,
+    settle_common,
 )
 from headrace.client.serializers import SERIALIZERS, Serializer
 from headrace.errors import ConfigError
+from headrace.options import INT_MAX, Bool, Int, Long, OneOf, Text, option
 from headrace.protocol.compression import Compression
 
 # The partition for a key (None if there is none), of so many.
@@ -35,7 +30,7 @@ _LEVELS = {
     Compression.ZSTD: (-131_072, 22),
 }
 
-_SERIALIZERS = Choice(
+_SERIALIZERS = OneOf(
     SERIALIZERS,
     otherwise="a function that takes the value and returns bytes",
     takes_callable=True,
@@ -44,17 +39,17 @@ _SERIALIZERS = Choice(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions(CommonOptions):
-    """How one producer runs. `producer_options` makes it; what it holds needs no more checks."""
+    """The checked options of a producer, as `producer_options` makes them."""
 
     acks: int = option(
-        Choice({"all": ACKS_ALL, 1: 1, 0: 0}, {-1: "all", "-1": "all", "1": 1, "0": 0}),
+        OneOf({"all": ACKS_ALL, 1: 1, 0: 0}, {-1: "all", "-1": "all", "1": 1, "0": 0}),
         "all",
         kafka="acks",
         doc='Who must have a record before `send` has succeeded: every in-sync replica ("all"),'
         " the partition's leader (1), or nobody (0: no answer comes, and losses go unnoticed).",
     )
     enable_idempotence: bool = option(
-        Flag(),
+        Bool(),
         True,
         kafka="enable.idempotence",
         doc="Retries neither duplicate nor reorder records within a partition. It needs"
@@ -70,20 +65,20 @@ class ProducerOptions(CommonOptions):
         " last one has left open, and fences it.",
     )
     transaction_timeout_ms: int = option(
-        Whole(1),
+        Int(1),
         60_000,
         kafka="transaction.timeout.ms",
         doc="How long a transaction may be open before its coordinator aborts it and fences the"
         " producer. The broker's `transaction.max.timeout.ms` is the most.",
     )
     compression_type: Compression = option(
-        Choice({one.name.lower(): one for one in Compression}),
+        OneOf({codec.name.lower(): codec for codec in Compression}),
         "none",
         kafka="compression.type",
         doc="The codec for batches.",
     )
     compression_level: int | None = option(
-        Whole(-131_072, 22, optional=True),
+        Int(-131_072, 22, optional=True),
         None,
         kafka="compression.level",
         default_text="the codec's own",
@@ -91,34 +86,34 @@ class ProducerOptions(CommonOptions):
         " levels. The property has librdkafka's name.",
     )
     batch_size: int = option(
-        Whole(0),
+        Int(0),
         262_144,
         kafka="batch.size",
         doc="Bytes of records, before compression, that are gathered for one partition before they"
         " are sent. 0 sends every record in a batch of its own. Kafka's default is 16384.",
     )
     linger_ms: int = option(
-        Whole(0),
+        Int(0),
         5,
         kafka="linger.ms",
         doc="How long a batch that is not full waits for more records.",
     )
     buffer_memory: int = option(
-        Whole(1, LONG_MAX),
+        Long(1),
         33_554_432,
         kafka="buffer.memory",
         doc="The most bytes of records that wait to be sent or acknowledged. When they are used up,"
         " `send` waits.",
     )
     max_block_ms: int = option(
-        Whole(0, LONG_MAX),
+        Long(0),
         60_000,
         kafka="max.block.ms",
         doc="How long `send` waits for room in the buffer (then `BufferExhausted`) or for a topic's"
         " metadata (then `TimedOut`).",
     )
     max_in_flight: int = option(
-        Whole(1),
+        Int(1),
         5,
         kafka="max.in.flight.requests.per.connection",
         aliases=("max_in_flight_requests_per_connection", "max_in_flight_requests"),
@@ -126,14 +121,14 @@ class ProducerOptions(CommonOptions):
         " idempotence may reorder records when one is retried.",
     )
     retries: int = option(
-        Whole(0),
+        Int(0),
         INT_MAX,
         kafka="retries",
         doc="How often a batch is sent again after an error that passes. `delivery_timeout_ms` is"
         " the better limit.",
     )
     delivery_timeout_ms: int = option(
-        Whole(1),
+        Int(1),
         120_000,
         kafka="delivery.timeout.ms",
         doc="How long after `send` its result is known at the latest, retries included. It must be"
@@ -141,14 +136,14 @@ class ProducerOptions(CommonOptions):
         " timeout follows it.",
     )
     max_request_size: int = option(
-        Whole(1),
+        Int(1),
         1_048_576,
         kafka="max.request.size",
         doc="The largest record, and the largest batch before compression. The topic's"
         " `max.message.bytes` must allow it too.",
     )
     partitioner: str | PartitionerFunction = option(
-        Choice(
+        OneOf(
             {name: name for name in ("murmur2", "round_robin", "sticky")},
             {"murmur2_random": "murmur2", "roundrobin": "round_robin"},
             otherwise="a function (topic, key, partition_count) -> partition",
@@ -206,12 +201,12 @@ class ProducerConfig(CommonConfig, total=False):
     value_serializer: SerializerName | Serializer | None
 
 
-PRODUCER_OPTIONS = options_of(ProducerOptions)
+PRODUCER_OPTIONS = client_table("Producer", ProducerOptions)
 
 
 def settled_producer_options(given: dict[str, Any]) -> ProducerOptions:
     """The options of a producer that is given these; ConfigError says which is wrong and why."""
-    values, names = checked("Producer", PRODUCER_OPTIONS, given)
+    values, names = PRODUCER_OPTIONS.check(given)
     if values["partitioner"] is None:
         raise PRODUCER_OPTIONS["partitioner"].refusal(None)
     settle_common(values, names, "producer")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 
-class Measured(Protocol):
+class ClientWithMetrics(Protocol):
     """A client with metrics: every producer and consumer, blocking or not."""
 
     @property
@@ -36,7 +36,7 @@ class Measured(Protocol):
 
 
 @runtime_checkable
-class Lagging(Measured, Protocol):
+class ClientWithLag(ClientWithMetrics, Protocol):
     """A client that is behind somebody: every consumer."""
 
     def lag(self) -> dict[TopicPartition, int]: ...
@@ -45,13 +45,13 @@ class Lagging(Measured, Protocol):
 class Collector:
     """The metrics of any number of clients. Register it once; clients may come and go."""
 
-    def __init__(self, *clients: Measured) -> None:
+    def __init__(self, *clients: ClientWithMetrics) -> None:
         self._families = _prometheus_core()
-        self._clients: dict[tuple[str, str], Measured] = {}
+        self._clients: dict[tuple[str, str], ClientWithMetrics] = {}
         for client in clients:
             self.add(client)
 
-    def add(self, client: Measured) -> None:
+    def add(self, client: ClientWithMetrics) -> None:
         """Show this client's metrics too. Its `client_id` must differ from the others'."""
         kind = _kind(client)
         if self._clients.setdefault((kind, client.client_id), client) is not client:
@@ -60,14 +60,14 @@ class Collector:
                 " remove the first from the collector"
             )
 
-    def remove(self, client: Measured) -> None:
+    def remove(self, client: ClientWithMetrics) -> None:
         """Show this client's metrics no more."""
         named = _kind(client), client.client_id
         if self._clients.get(named) is client:
             del self._clients[named]
 
     def describe(self) -> "Iterator[Metric]":
-        """What `collect` can yield; the registry refuses names that are taken."""
+        """The metrics that `collect` can yield; the registry refuses names that are taken."""
         yield from self._empty("producer", PRODUCER_METRICS).values()
         yield from self._empty("consumer", CONSUMER_METRICS).values()
         yield self._lag()
@@ -85,7 +85,7 @@ class Collector:
             yield from families.values()
         lag = self._lag()
         for (_, client_id), client in clients:
-            if isinstance(client, Lagging):
+            if isinstance(client, ClientWithLag):
                 for (topic, partition), records in client.lag().items():
                     lag.add_metric([client_id, topic, str(partition)], records)
         yield lag
@@ -108,8 +108,8 @@ class Collector:
         )
 
 
-def _kind(client: Measured) -> str:
-    return "consumer" if isinstance(client, Lagging) else "producer"
+def _kind(client: ClientWithMetrics) -> str:
+    return "consumer" if isinstance(client, ClientWithLag) else "producer"
 
 
 def _name(kind: str, metric: str) -> str:

@@ -46,7 +46,7 @@ def json_to_bytes(value: Any) -> bytes:
 
 
 def json_from_bytes(data: bytes) -> Any:
-    """What JSON in UTF-8 says.
+    """The value that JSON in UTF-8 stands for.
 
     >>> json_from_bytes(b'{"user":7}')
     {'user': 7}
@@ -107,7 +107,7 @@ def _plain(topic: str, value: Any, part: Part) -> bytes | None:
 
 
 class DecodedRecord(Protocol):
-    """What `decode_all` needs of a record."""
+    """The fields of a record that `decode_all` needs."""
 
     key: Any
     value: Any

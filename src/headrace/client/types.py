@@ -31,7 +31,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """Who commits offsets for a group: a member in a generation, or with the defaults anybody.
+    """The committer of a group's offsets: a member in a generation, by default anonymous.
 
     A coordinator refuses the offsets of a member that has lost its partitions in the meantime.
     """
@@ -50,7 +50,7 @@ NO_OFFSET = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where one record was written.
+    """The topic, partition and offset of a written record.
 
     `timestamp` is in milliseconds: the record's own, or the broker's if the topic asks for the time
     of appending. The sizes are -1 for a key or a value of None. With `acks=0` the offset is -1.
@@ -74,7 +74,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """Where a batch of `send_arrow` was written: `count` records from `base_offset` on.
+    """The place of a batch of `send_arrow`: `count` records from `base_offset` on.
 
     `timestamp` is the broker's if the topic asks for the time of appending, and -1 otherwise.
     """

@@ -1,7 +1,7 @@
-"""Every setting of headrace, under Kafka's names: one declaration each, checked once, frozen after.
+"""Settings of brokers, topics, groups and client metrics under Kafka's names.
 
 Rule: text from users becomes values in `broker_config`, `topic_config` and `with_overrides`, and
-nowhere else; what they return needs no further checking.
+nowhere else; the configs they return are checked and frozen.
 """
 
 from headrace.config.accepted import (
@@ -12,10 +12,9 @@ from headrace.config.accepted import (
 from headrace.config.broker import BROKER_SETTINGS, BrokerConfig, broker_config
 from headrace.config.listeners import Listener
 from headrace.config.properties import Properties, read_properties
-from headrace.config.settings import ConfigType, Scope, Setting, unknown_setting
 from headrace.config.sources import (
     ConfigSource,
-    Described,
+    DescribedSetting,
     Synonym,
     accepted_value,
     describe_broker,
@@ -32,12 +31,9 @@ __all__ = [
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "ConfigSource",
-    "ConfigType",
-    "Described",
+    "DescribedSetting",
     "Listener",
     "Properties",
-    "Scope",
-    "Setting",
     "Synonym",
     "TopicConfig",
     "accepted_settings",
@@ -52,5 +48,4 @@ __all__ = [
     "kafka_settings",
     "read_properties",
     "topic_config",
-    "unknown_setting",
 ]

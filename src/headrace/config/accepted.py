@@ -1,15 +1,32 @@
 """Settings of Kafka that have no effect here: known, checked and described, but not honoured.
 
-Rule: the rows are read when somebody gives a name that no config dataclass declares or asks for
-all settings, never at the start of a broker that was given only what it honours.
+Rule: the rows of Kafka's settings are read for a name that no config dataclass declares, or for a
+list of all settings, and never at the start of a broker that is given honoured settings only.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from headrace.config.settings import ConfigType, Scope, Setting, unknown_setting
 from headrace.errors import ConfigError
+from headrace.options import (
+    Bool,
+    ClassName,
+    ConfigType,
+    Float,
+    Int,
+    ListOf,
+    Long,
+    Option,
+    Password,
+    Scope,
+    Short,
+    Text,
+    ValueType,
+    one_of,
+    unknown_name,
+)
 
 NO_EFFECT = "No effect here:"
 
@@ -21,7 +38,8 @@ _JAVA = "headrace cannot run Java classes, so what this one would refuse would b
 _PROVIDERS = "headrace does not fill in values written as ${provider:key}; write them out"
 _TIERED = "headrace has no remote storage"
 
-# What must not be accepted in silence, because somebody relies on it, with the harmless values.
+# Settings that must not be accepted in silence, since somebody relies on their effect: the values
+# without any effect, which are accepted, and the reason to refuse the others.
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "alter.config.policy.class.name": (("",), _JAVA),
     "authorizer.class.name": (("",), NO_SECURITY),
@@ -44,7 +62,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 _PER_LISTENER = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
 
 _LISTENER_PREFIX = "listener.name."
-_OF_A_MECHANISM = (
+_SASL_MECHANISM_SETTINGS = (
     "connections.max.reauth.ms",
     "sasl.jaas.config",
     "sasl.login.callback.handler.class",
@@ -52,12 +70,12 @@ _OF_A_MECHANISM = (
     "sasl.server.callback.handler.class",
 )
 
-# Whatever begins so is passed on to a plugin of Kafka's, which alone knows the rest of the name.
+# Kafka passes settings with these prefixes on to a plugin, which alone knows the rest of the name.
 _PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.")
 
 
 @cache
-def kafka_settings(scope: Scope) -> dict[str, Setting]:
+def kafka_settings(scope: Scope) -> dict[str, Option]:
     """Every setting of Kafka 4.3 of topics, brokers, groups or client metrics, by name."""
     # Imported here because most brokers never need them.
     from headrace.config.kafka_settings import (  # noqa: PLC0415
@@ -75,17 +93,17 @@ def kafka_settings(scope: Scope) -> dict[str, Setting]:
         Scope.CLIENT_METRICS: resources.CLIENT_METRICS_ROWS,
     }
     found = (_setting(lines, scope) for lines in _by_setting(rows[scope]))
-    return {setting.name: setting for setting in sorted(found, key=lambda one: one.name)}
+    return {setting.name: setting for setting in sorted(found, key=lambda found: found.name)}
 
 
-def accepted_settings(scope: Scope, honoured: Mapping[str, Setting]) -> dict[str, Setting]:
+def accepted_settings(scope: Scope, honoured: Mapping[str, Option]) -> dict[str, Option]:
     """The settings of Kafka that `honoured` does not have."""
     return {
         name: setting for name, setting in kafka_settings(scope).items() if name not in honoured
     }
 
 
-def find_setting(name: str, scope: Scope, honoured: Mapping[str, Setting]) -> Setting:
+def find_setting(name: str, scope: Scope, honoured: Mapping[str, Option]) -> Option:
     """The setting of that name, honoured or accepted; ConfigError if there is none."""
     setting = honoured.get(name)
     if setting is not None:
@@ -99,11 +117,11 @@ def find_setting(name: str, scope: Scope, honoured: Mapping[str, Setting]) -> Se
         listener, _, rest = name.removeprefix(_LISTENER_PREFIX).partition(".")
         if name.startswith(_LISTENER_PREFIX) and listener and rest:
             return _of_listener(name, rest, {**known, **honoured})
-    raise ConfigError(unknown_setting(name, {**known, **honoured}))
+    raise ConfigError(unknown_name("setting", name, {**known, **honoured}))
 
 
 def parse_values(
-    honoured: Mapping[str, Setting], scope: Scope, texts: Mapping[str, str]
+    honoured: Mapping[str, Option], scope: Scope, texts: Mapping[str, str]
 ) -> dict[str, Any]:
     """Dataclass field values for the texts; ConfigError for an unknown key or a bad value.
 
@@ -118,7 +136,7 @@ def parse_values(
 
 
 def _by_setting(rows: str) -> Iterable[list[str]]:
-    """The lines of each setting: its row, and what it means if that is told."""
+    """The lines of each setting: its row, and its meaning if there is one."""
     lines: list[str] = []
     for line in rows.splitlines():
         if not line.startswith(" "):
@@ -129,48 +147,54 @@ def _by_setting(rows: str) -> Iterable[list[str]]:
     yield lines
 
 
-def _setting(lines: list[str], scope: Scope) -> Setting:
-    name, kind_name, default, *rest = lines[0].split(" ")
-    kind = ConfigType[kind_name]
-    setting = Setting(
+def _setting(lines: list[str], scope: Scope) -> Option:
+    name, type_name, default, *parts = lines[0].split(" ")
+    setting = Option(
         name=name,
-        kind=kind,
+        type=_type(type_name, parts),
         default=None,
         doc=f"{NO_EFFECT} {lines[1]}" if len(lines) > 1 else "",
         scope=scope,
-        sensitive=kind is ConfigType.PASSWORD,
-        may_be_empty=True,
-        dynamic=scope is not Scope.BROKER,
+        inherits=next((_after_equals(part) for part in parts if part.startswith("synonym=")), ""),
+        sensitive=type_name == ConfigType.PASSWORD.name,
+        dynamic=scope is not Scope.BROKER or "cluster-wide" in parts or "per-broker" in parts,
+        per_broker="per-broker" in parts,
+        listener_only="per-broker" in parts and name.startswith(_PER_LISTENER),
+        internal="internal" in parts,
     )
-    for part in rest:
-        setting = _with_part(setting, part)
+    value = None
     if default not in ("null", "required"):
-        setting = setting._replace(default=setting.parse("" if default == "empty" else default))
-    return setting._replace(convert=_refusal(name))
+        value = setting.parse("" if default == "empty" else default)
+    return replace(setting, default=value, convert=_refusal(name))
 
 
-def _with_part(setting: Setting, part: str) -> Setting:
-    match part:
-        case "internal":
-            return setting._replace(internal=True)
-        case "cluster-wide":
-            return setting._replace(dynamic=True)
-        case "per-broker":
-            listener_only = setting.name.startswith(_PER_LISTENER)
-            return setting._replace(dynamic=True, per_broker=True, listener_only=listener_only)
-    if part.startswith("synonym="):
-        return setting._replace(synonym=part.removeprefix("synonym="))
-    if "|" in part:
-        return setting._replace(choices=tuple(part.split("|")))
-    least, most = part.split(":")
-    number = float if setting.kind is ConfigType.DOUBLE else int
-    return setting._replace(
-        minimum=number(least) if least else None, maximum=number(most) if most else None
-    )
+def _type(name: str, parts: list[str]) -> ValueType:
+    """The values of a setting whose row names this type and has these parts after the default."""
+    choices = next((tuple(part.split("|")) for part in parts if "|" in part), ())
+    least, _, most = next((part for part in parts if ":" in part), ":").partition(":")
+    match ConfigType[name]:
+        case ConfigType.BOOLEAN:
+            return Bool()
+        case ConfigType.STRING:
+            return one_of(*choices) if choices else Text()
+        case ConfigType.CLASS:
+            return ClassName()
+        case ConfigType.PASSWORD:
+            return Password()
+        case ConfigType.LIST:
+            return ListOf(choices, may_be_empty=True)
+        case ConfigType.DOUBLE:
+            return Float(float(least) if least else None, float(most) if most else None)
+    whole_number = {"SHORT": Short, "INT": Int, "LONG": Long}[name]
+    return whole_number(int(least) if least else None, int(most) if most else None)
+
+
+def _after_equals(part: str) -> str:
+    return part.partition("=")[2]
 
 
 def _refusal(name: str) -> Callable[[Any], Any] | None:
-    """The check of a setting that is only accepted while it asks for nothing."""
+    """The check of a setting that is refused but for its harmless values."""
     if name not in REFUSED:
         return None
     harmless, reason = REFUSED[name]
@@ -183,16 +207,18 @@ def _refusal(name: str) -> Callable[[Any], Any] | None:
     return check
 
 
-def _of_listener(name: str, rest: str, known: Mapping[str, Setting]) -> Setting:
-    """A setting of one listener, with the rules of the setting of all.
+def _of_listener(name: str, rest: str, known: Mapping[str, Option]) -> Option:
+    """The setting of a single listener, with the rules of the setting for all listeners.
 
-    `rest` is what follows `listener.name.NAME.`; a mechanism may come before the setting's name.
+    `rest` is the name after `listener.name.NAME.`; a SASL mechanism may precede the setting's name.
     """
-    base = next((one for one in _OF_A_MECHANISM if rest.endswith(f".{one}")), rest)
+    base = next((name for name in _SASL_MECHANISM_SETTINGS if rest.endswith(f".{name}")), rest)
     setting = known.get(base)
     if setting is None:
-        raise ConfigError(f"{unknown_setting(base, known)} ({name} is that of one listener)")
-    return setting._replace(
+        unknown = unknown_name("setting", base, known)
+        raise ConfigError(f"{unknown} ({name} is that of one listener)")
+    return replace(
+        setting,
         name=name,
         default=None,
         doc=f"{NO_EFFECT} `{base}` of one listener.",
@@ -201,12 +227,7 @@ def _of_listener(name: str, rest: str, known: Mapping[str, Setting]) -> Setting:
     )
 
 
-def _text(name: str, doc: str) -> Setting:
-    return Setting(
-        name=name,
-        kind=ConfigType.STRING,
-        default=None,
-        doc=f"{NO_EFFECT} {doc}",
-        scope=Scope.BROKER,
-        may_be_empty=True,
+def _text(name: str, doc: str) -> Option:
+    return Option(
+        name=name, type=Text(), default=None, doc=f"{NO_EFFECT} {doc}", scope=Scope.BROKER
     )

@@ -15,15 +15,6 @@ from headrace.config.listeners import (
     parse_listeners,
 )
 from headrace.config.properties import Properties
-from headrace.config.settings import (
-    INT_MAX,
-    LONG_MAX,
-    ConfigType,
-    Scope,
-    Setting,
-    setting,
-    settings_of,
-)
 from headrace.config.topic import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -36,92 +27,89 @@ from headrace.config.topic import (
     check_gzip_level,
 )
 from headrace.errors import ConfigError
+from headrace.options import (
+    INT_MAX,
+    LONG_MAX,
+    Bool,
+    Float,
+    Int,
+    ListOf,
+    Long,
+    Option,
+    Scope,
+    Text,
+    one_of,
+    options_of,
+    setting,
+)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
 class CompactionConfig:
-    """How much a broker compacts at once, and the defaults of its compacted topics."""
+    """Settings of log compaction, and the defaults of compacted topics."""
 
     log_cleaner_backoff_ms: int = setting(
-        ConfigType.LONG,
+        Long(0),
         15_000,
-        minimum=0,
         dynamic=True,
         doc="How long the broker waits before it looks again for logs to compact when there was"
         " nothing to do.",
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        ConfigType.LONG,
+        Long(MIB, INT_MAX),
         128 * MIB,
-        minimum=MIB,
-        maximum=INT_MAX,
         dynamic=True,
         doc="Bytes of the table of keys that a compaction uses, 24 for each key. What it cannot"
         " hold is compacted in the next round.",
     )
     log_cleaner_delete_retention_ms: int = setting(
-        ConfigType.LONG,
+        Long(0),
         DAY_MS,
-        minimum=0,
         dynamic=True,
         doc="Default of the topic setting `delete.retention.ms`.",
     )
     log_cleaner_enable: bool = setting(
-        ConfigType.BOOLEAN,
+        Bool(),
         True,
         doc="Whether this broker compacts its logs at all.",
     )
     log_cleaner_io_buffer_load_factor: float = setting(
-        ConfigType.DOUBLE,
+        Float(0.1, 0.95),
         0.75,
-        minimum=0.1,
-        maximum=0.95,
         dynamic=True,
         doc="How full the table of keys may get; a fuller one holds more keys and finds them more"
         " slowly. Kafka's default is 0.9.",
     )
     log_cleaner_io_buffer_size: int = setting(
-        ConfigType.INT,
+        Int(64 * 1024),
         512 * 1024,
-        minimum=64 * 1024,
         dynamic=True,
         doc="Bytes that a compaction reads and writes at once; a larger batch is read whole.",
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
-        ConfigType.DOUBLE,
+        Float(1.0),
         float_info.max,
-        minimum=1.0,
         dynamic=True,
         doc="The rate that compaction is held to, reading and writing together.",
     )
     log_cleaner_max_compaction_lag_ms: int = setting(
-        ConfigType.LONG,
+        Long(1),
         LONG_MAX,
-        minimum=1,
         dynamic=True,
         doc="Default of the topic setting `max.compaction.lag.ms`.",
     )
     log_cleaner_min_cleanable_ratio: float = setting(
-        ConfigType.DOUBLE,
+        Float(0.0, 1.0),
         0.5,
-        minimum=0.0,
-        maximum=1.0,
         dynamic=True,
         doc="Default of the topic setting `min.cleanable.dirty.ratio`.",
     )
     log_cleaner_min_compaction_lag_ms: int = setting(
-        ConfigType.LONG,
+        Long(0),
         0,
-        minimum=0,
         dynamic=True,
         doc="Default of the topic setting `min.compaction.lag.ms`.",
     )
-
-
-def _check_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
-    if not roles:
-        raise ValueError("a node has a role: broker, controller, or both")
-    return roles
 
 
 def _check_retention(value: int) -> int:
@@ -134,386 +122,333 @@ def _check_retention(value: int) -> int:
 class BrokerConfig(
     CompactionConfig, CoordinatorConfig, QuorumConfig, ReplicationConfig, TransactionConfig
 ):
-    """How one broker runs, and the defaults of its topics.
+    """Settings of a broker, and the defaults of its topics.
 
     The constructor takes values as they are; `broker_config` is where text from users is checked.
     Invariant: `base` is this config before its dynamic overrides, and None when there are none.
     """
 
     advertised_listeners: tuple[Listener, ...] | None = setting(
-        ConfigType.LIST,
+        ListOf(),
         None,
         convert=parse_advertised_listeners,
         doc="The addresses clients are told to connect to. Without it they are told `listeners`,"
         " with the port that was bound.",
     )
     auto_create_topics_enable: bool = setting(
-        ConfigType.BOOLEAN,
+        Bool(),
         True,
         doc="Whether asking for the metadata of an unknown topic creates it.",
     )
     broker_id: int = setting(
-        ConfigType.INT,
+        Int(),
         -1,
         doc="Kafka's older name of `node.id`. -1 leaves it to that.",
     )
     broker_rack: str | None = setting(
-        ConfigType.STRING,
+        Text(),
         None,
         doc="The rack or zone of this broker, told to clients.",
     )
     compression_gzip_level: int = setting(
-        ConfigType.INT,
+        Int(GZIP_LEVELS[0], GZIP_LEVELS[1]),
         -1,
-        minimum=GZIP_LEVELS[0],
-        maximum=GZIP_LEVELS[1],
         convert=check_gzip_level,
         dynamic=True,
         doc="Default of the topic setting `compression.gzip.level`.",
     )
     compression_lz4_level: int = setting(
-        ConfigType.INT,
+        Int(LZ4_LEVELS[0], LZ4_LEVELS[1]),
         9,
-        minimum=LZ4_LEVELS[0],
-        maximum=LZ4_LEVELS[1],
         dynamic=True,
         doc="Default of the topic setting `compression.lz4.level`.",
     )
     compression_type: str = setting(
-        ConfigType.STRING,
+        one_of(*COMPRESSION_TYPES),
         "producer",
-        choices=COMPRESSION_TYPES,
         dynamic=True,
         doc="Default of the topic setting `compression.type`.",
     )
     compression_zstd_level: int = setting(
-        ConfigType.INT,
+        Int(ZSTD_LEVELS[0], ZSTD_LEVELS[1]),
         3,
-        minimum=ZSTD_LEVELS[0],
-        maximum=ZSTD_LEVELS[1],
         dynamic=True,
         doc="Default of the topic setting `compression.zstd.level`.",
     )
     connections_max_idle_ms: int = setting(
-        ConfigType.LONG,
+        Long(-1),
         600_000,
-        minimum=-1,
         doc="A connection that sends nothing for so long is closed. -1 keeps it for ever.",
     )
     default_replication_factor: int = setting(
-        ConfigType.INT,
+        Int(1, 2**15 - 1),
         1,
-        minimum=1,
-        maximum=2**15 - 1,
         doc="Replicas of a new topic that does not say how many.",
     )
     delete_topic_enable: bool = setting(
-        ConfigType.BOOLEAN,
+        Bool(),
         True,
         doc="Whether topics may be deleted.",
     )
     fetch_max_bytes: int = setting(
-        ConfigType.INT,
+        Int(1024),
         55 * MIB,
-        minimum=1024,
         doc="The most record bytes one fetch is answered with, whatever the client asks for.",
     )
     listeners: tuple[Listener, ...] = setting(
-        ConfigType.LIST,
+        ListOf(),
         (Listener("PLAINTEXT", "127.0.0.1", 9092),),
         convert=parse_listeners,
         doc="The addresses to listen on, as `PLAINTEXT://host:port`. An empty host is every"
         " interface; port 0 is any free port.",
     )
     log_cleanup_policy: tuple[str, ...] = setting(
-        ConfigType.LIST,
+        ListOf(choices=CLEANUP_POLICIES, may_be_empty=True),
         ("delete",),
-        choices=CLEANUP_POLICIES,
-        may_be_empty=True,
         dynamic=True,
         doc="Default of the topic setting `cleanup.policy`.",
     )
     log_dir: tuple[str, ...] = setting(
-        ConfigType.LIST,
+        ListOf(),
         ("headrace-data",),
         doc="The data directory, if `log.dirs` is not given.",
     )
     log_dir_reserved_bytes: int = setting(
-        ConfigType.LONG,
+        Long(-1),
         -1,
-        minimum=-1,
         doc="Free bytes of each data directory that records may not use, so that a start,"
         " checkpoints, the metadata log and deletions work on a full disk. Below it records are"
         " refused, and other replicas lead. -1 is a 32nd of the disk, at most 16 MiB. A setting of"
         " headrace's own.",
     )
     log_dir_usage_warn_percent: int = setting(
-        ConfigType.INT,
+        Int(1, 100),
         85,
-        minimum=1,
-        maximum=100,
         doc="The broker warns when so much of the disk of a data directory is used, in percent. A"
         " setting of headrace's own.",
     )
     log_dirs: tuple[str, ...] | None = setting(
-        ConfigType.LIST,
+        ListOf(),
         None,
         doc="The data directories, instead of `log.dir`. New partitions go to the one that holds"
         " the fewest.",
     )
     log_flush_interval_messages: int = setting(
-        ConfigType.LONG,
+        Long(1),
         LONG_MAX,
-        minimum=1,
         dynamic=True,
         doc="Default of the topic setting `flush.messages`.",
     )
     log_flush_interval_ms: int | None = setting(
-        ConfigType.LONG,
+        Long(0),
         None,
-        minimum=0,
         dynamic=True,
-        fallback="log.flush.scheduler.interval.ms",
+        inherits="log.flush.scheduler.interval.ms",
         doc="Default of the topic setting `flush.ms`.",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        ConfigType.INT,
+        Int(0),
         60_000,
-        minimum=0,
         doc="How often recovery points and log start offsets are written to their checkpoints.",
     )
     log_flush_scheduler_interval_ms: int = setting(
-        ConfigType.LONG,
+        Long(1),
         LONG_MAX,
-        minimum=1,
         doc="How often the broker looks for logs whose `flush.ms` has passed.",
     )
     log_index_interval_bytes: int = setting(
-        ConfigType.INT,
+        Int(0),
         4096,
-        minimum=0,
         dynamic=True,
         doc="Default of the topic setting `index.interval.bytes`.",
     )
     log_index_size_max_bytes: int = setting(
-        ConfigType.INT,
+        Int(4),
         10 * MIB,
-        minimum=4,
         dynamic=True,
         doc="Default of the topic setting `segment.index.bytes`.",
     )
     log_message_timestamp_after_max_ms: int = setting(
-        ConfigType.LONG,
+        Long(0),
         3_600_000,
-        minimum=0,
         dynamic=True,
         doc="Default of the topic setting `message.timestamp.after.max.ms`.",
     )
     log_message_timestamp_before_max_ms: int = setting(
-        ConfigType.LONG,
+        Long(0),
         LONG_MAX,
-        minimum=0,
         dynamic=True,
         doc="Default of the topic setting `message.timestamp.before.max.ms`.",
     )
     log_message_timestamp_type: str = setting(
-        ConfigType.STRING,
+        one_of(*TIMESTAMP_TYPES),
         "CreateTime",
-        choices=TIMESTAMP_TYPES,
         dynamic=True,
         doc="Default of the topic setting `message.timestamp.type`.",
     )
     log_retention_bytes: int = setting(
-        ConfigType.LONG,
+        Long(-1),
         -1,
-        minimum=-1,
         dynamic=True,
         doc="Default of the topic setting `retention.bytes`.",
     )
     log_retention_check_interval_ms: int = setting(
-        ConfigType.LONG,
+        Long(1),
         300_000,
-        minimum=1,
         doc="How often the broker looks for segments past their retention.",
     )
     log_retention_hours: int = setting(
-        ConfigType.INT,
+        Int(-1),
         168,
-        minimum=-1,
         scale=3_600_000,
         convert=_check_retention,
         doc="Like `log.retention.ms` in hours, if neither that nor `log.retention.minutes` is set.",
     )
     log_retention_minutes: int | None = setting(
-        ConfigType.INT,
+        Int(-1),
         None,
-        minimum=-1,
         scale=60_000,
-        fallback="log.retention.hours",
         convert=_check_retention,
+        inherits="log.retention.hours",
         doc="Like `log.retention.ms` in minutes, if that is not given.",
     )
     log_retention_ms: int | None = setting(
-        ConfigType.LONG,
+        Long(-1),
         None,
-        minimum=-1,
         dynamic=True,
-        fallback="log.retention.minutes",
         convert=_check_retention,
+        inherits="log.retention.minutes",
         doc="Default of the topic setting `retention.ms`.",
     )
     log_roll_hours: int = setting(
-        ConfigType.INT,
+        Int(1),
         168,
-        minimum=1,
         scale=3_600_000,
         doc="Like `log.roll.ms` in hours, if that is not given.",
     )
     log_roll_jitter_hours: int = setting(
-        ConfigType.INT,
+        Int(0),
         0,
-        minimum=0,
         scale=3_600_000,
         doc="Like `log.roll.jitter.ms` in hours, if that is not given.",
     )
     log_roll_jitter_ms: int | None = setting(
-        ConfigType.LONG,
+        Long(0),
         None,
-        minimum=0,
         dynamic=True,
-        fallback="log.roll.jitter.hours",
+        inherits="log.roll.jitter.hours",
         doc="Default of the topic setting `segment.jitter.ms`.",
     )
     log_roll_ms: int | None = setting(
-        ConfigType.LONG,
+        Long(1),
         None,
-        minimum=1,
         dynamic=True,
-        fallback="log.roll.hours",
+        inherits="log.roll.hours",
         doc="Default of the topic setting `segment.ms`.",
     )
     log_scrub_bytes_per_second: int = setting(
-        ConfigType.LONG,
+        Long(1),
         4 * MIB,
-        minimum=1,
         dynamic=True,
-        doc="How many bytes of closed segments the broker reads a second to find damage. A setting"
+        doc="How many bytes of segments the broker reads a second to find damage. A setting"
         " of headrace's own.",
     )
     log_scrub_interval_ms: int = setting(
-        ConfigType.LONG,
+        Long(-1),
         604_800_000,
-        minimum=-1,
         dynamic=True,
-        doc="How often the broker reads every closed segment and checks its records, to find damage"
-        " while other replicas are intact. 0 is all the time, -1 is never. A setting of headrace's"
-        " own.",
+        doc="How often the broker reads every segment and checks its records, to find damage while"
+        " other replicas are intact, besides once after each start. 0 is all the time, -1 is never."
+        " A setting of headrace's own.",
     )
     log_segment_bytes: int = setting(
-        ConfigType.INT,
+        Int(MIB),
         1024 * MIB,
-        minimum=MIB,
         dynamic=True,
         doc="Default of the topic setting `segment.bytes`.",
     )
     log_segment_delete_delay_ms: int = setting(
-        ConfigType.LONG,
+        Long(0),
         60_000,
-        minimum=0,
         dynamic=True,
         doc="Default of the topic setting `file.delete.delay.ms`.",
     )
     max_connections: int = setting(
-        ConfigType.INT,
+        Int(0),
         INT_MAX,
-        minimum=0,
         dynamic=True,
         doc="Connections the broker holds at once; past it no further ones are accepted.",
     )
     max_connections_per_ip: int = setting(
-        ConfigType.INT,
+        Int(0),
         INT_MAX,
-        minimum=0,
         dynamic=True,
         doc="Connections from one address; past it no further ones are accepted.",
     )
     max_in_flight_requests_per_connection: int = setting(
-        ConfigType.INT,
+        Int(1, 100_000),
         100,
-        minimum=1,
-        maximum=100_000,
         doc="Requests of one connection the broker works on at once; past it the broker stops"
         " reading that socket. A setting of headrace's own.",
     )
     max_incremental_fetch_session_cache_slots: int = setting(
-        ConfigType.INT,
+        Int(0),
         1000,
-        minimum=0,
         doc="Incremental fetch sessions the broker remembers.",
     )
     message_max_bytes: int = setting(
-        ConfigType.INT,
+        Int(0),
         MIB + 12,
-        minimum=0,
         dynamic=True,
         doc="Default of the topic setting `max.message.bytes`.",
     )
     min_insync_replicas: int = setting(
-        ConfigType.INT,
+        Int(1),
         1,
-        minimum=1,
         dynamic=True,
         doc="Default of the topic setting `min.insync.replicas`.",
     )
     node_id: int = setting(
-        ConfigType.INT,
+        Int(0),
         1,
-        minimum=0,
         doc="The number of this node, different from that of every other node of the cluster.",
     )
     num_partitions: int = setting(
-        ConfigType.INT,
+        Int(1),
         1,
-        minimum=1,
         doc="Partitions of a new topic that does not say how many.",
     )
     process_roles: tuple[str, ...] = setting(
-        ConfigType.LIST,
+        ListOf(choices=("broker", "controller")),
         ("broker", "controller"),
-        choices=("broker", "controller"),
-        convert=_check_roles,
         doc="What this node does: `broker` keeps records and serves clients, `controller` keeps the"
         " cluster's metadata. One node can do both.",
     )
     producer_id_expiration_ms: int = setting(
-        ConfigType.INT,
+        Int(1),
         86_400_000,
-        minimum=1,
         dynamic=True,
         doc="How long a partition remembers an idempotent producer that sends nothing.",
     )
     queued_max_request_bytes: int = setting(
-        ConfigType.LONG,
+        Long(-1),
         512 * MIB,
-        minimum=-1,
         doc="Bytes of requests that are received but not answered, over all connections; past it"
         " the broker stops reading sockets. -1 is no limit. Kafka's default is no limit.",
     )
     socket_request_max_bytes: int = setting(
-        ConfigType.INT,
+        Int(1),
         100 * MIB,
-        minimum=1,
         doc="The largest request accepted; a connection that announces a larger one is closed.",
     )
     telemetry_max_bytes: int = setting(
-        ConfigType.INT,
+        Int(1),
         MIB,
-        minimum=1,
         doc="The most bytes, compressed, that a client may push of its own metrics at once"
         " (KIP-714).",
     )
     unclean_leader_election_enable: bool = setting(
-        ConfigType.BOOLEAN,
+        Bool(),
         False,
         dynamic=True,
         doc="Default of the topic setting `unclean.leader.election.enable`.",
@@ -530,14 +465,14 @@ class BrokerConfig(
         return self.log_dir if self.log_dirs is None else self.log_dirs
 
     def value_of(self, name: str) -> Any:
-        """The value in effect under a setting's name: its own, or that of its fallback."""
-        wanted = BROKER_SETTINGS[name]
-        value = getattr(self, wanted.attribute)
-        while value is None and wanted.fallback is not None:
-            wanted = BROKER_SETTINGS[wanted.fallback]
-            value = getattr(self, wanted.attribute)
+        """The value in effect under a setting's name: its own, or the inherited one."""
+        setting = BROKER_SETTINGS[name]
+        value = getattr(self, setting.attribute)
+        while value is None and setting.inherits:
+            setting = BROKER_SETTINGS[setting.inherits]
+            value = getattr(self, setting.attribute)
         # -1 is "no limit" in every unit.
-        return value * wanted.scale if wanted.scale > 1 and value > 0 else value
+        return value * setting.scale if setting.scale > 1 and value > 0 else value
 
     def with_overrides(
         self, overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
@@ -557,18 +492,18 @@ class BrokerConfig(
         )
 
     def advertised(self, bound: Sequence[Listener], hostname: str) -> tuple[Listener, ...]:
-        """The addresses to tell clients, given those that were bound.
+        """The advertised listeners, given the bound ones.
 
         `hostname` stands in for a listener that was given without a host, as in Kafka.
         """
         ports = {listener.name: listener.port for listener in bound}
-        told = bound
+        advertised = bound
         if self.advertised_listeners is not None:
-            told = [
+            advertised = [
                 listener._replace(port=listener.port or ports[listener.name])
                 for listener in self.advertised_listeners
             ]
-        return tuple(listener._replace(host=listener.host or hostname) for listener in told)
+        return tuple(listener._replace(host=listener.host or hostname) for listener in advertised)
 
     @property
     def client_listeners(self) -> frozenset[str]:
@@ -578,7 +513,7 @@ class BrokerConfig(
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """The names that the properties give and that only Kafka makes use of."""
+        """The given settings that are accepted and have no effect."""
         return tuple(name for name in self.static if name not in BROKER_SETTINGS)
 
     @property
@@ -590,7 +525,7 @@ class BrokerConfig(
         return "broker" in self.process_roles
 
 
-BROKER_SETTINGS: dict[str, Setting] = settings_of(BrokerConfig, Scope.BROKER)
+BROKER_SETTINGS: dict[str, Option] = options_of(BrokerConfig, Scope.BROKER)
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _NO_BRACKETS = str.maketrans("", "", "[]")
@@ -615,9 +550,9 @@ def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
 
 
 def _bootstraps_from_itself(config: BrokerConfig) -> bool:
-    """Whether a controller is told to look for controllers at its own address and nowhere else.
+    """Whether the bootstrap servers of a controller are its own listeners and no others.
 
-    So says the properties file that comes with Kafka, which is then formatted as the only voter.
+    The properties file that comes with Kafka is such; its node is formatted as the only voter.
     """
     servers = config.controller_quorum_bootstrap_servers
     if not config.is_controller or config.controller_quorum_voters or not servers:
@@ -649,7 +584,7 @@ def _node_id(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _check_together(config: BrokerConfig) -> None:
-    """Refuse values that are fine each alone but not with each other."""
+    """Refuse values that contradict each other."""
     _check_listeners(config)
     voters = {voter.node_id for voter in config.controller_quorum_voters}
     if "controller" in config.process_roles:
@@ -681,7 +616,7 @@ def _check_together(config: BrokerConfig) -> None:
 
 def _check_listeners(config: BrokerConfig) -> None:
     names = {listener.name for listener in config.listeners}
-    protocols = dict(one.partition(":")[::2] for one in config.listener_security_protocol_map)
+    protocols = dict(item.partition(":")[::2] for item in config.listener_security_protocol_map)
     for listener in config.listeners:
         if protocols.get(listener.name, listener.name) != "PLAINTEXT":
             raise ConfigError(

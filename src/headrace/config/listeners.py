@@ -23,8 +23,8 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(texts: tuple[str, ...]) -> tuple[Listener, ...]:
-    """The listeners of a list setting; ValueError says which one is wrong and why."""
-    listeners = tuple(_parse_one(text) for text in texts)
+    """The listeners of a list setting; ValueError names the wrong one."""
+    listeners = tuple(_parse_listener(text) for text in texts)
     for number, listener in enumerate(listeners):
         for other in listeners[:number]:
             # One name may listen on IPv4 and IPv6 at once, if it does so on one port.
@@ -43,7 +43,7 @@ def parse_advertised_listeners(texts: tuple[str, ...]) -> tuple[Listener, ...]:
     return listeners
 
 
-def _parse_one(text: str) -> Listener:
+def _parse_listener(text: str) -> Listener:
     match = _LISTENER.match(text)
     if match is None:
         raise ValueError(f"{text!r} is not of the form PLAINTEXT://host:port")

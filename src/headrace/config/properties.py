@@ -61,7 +61,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _unescape(text: str, number: int) -> str:
-    def one(match: re.Match[str]) -> str:
+    def unescape(match: re.Match[str]) -> str:
         code = match[1]
         if code[:1] == "u" and len(code) == 5:
             return chr(int(code[1:], 16))
@@ -69,4 +69,4 @@ def _unescape(text: str, number: int) -> str:
             raise ConfigError(f"line {number}: \\u needs four hexadecimal digits")
         return _ESCAPED.get(code, code)
 
-    return _ESCAPE.sub(one, text)
+    return _ESCAPE.sub(unescape, text)

@@ -1,6 +1,6 @@
-"""Settings of groups and of subscriptions to clients' metrics, checked as wholes.
+"""Checks between the settings of a group, and of a subscription to clients' metrics.
 
-Values are those of `GroupConfig` and `ClientMetricsConfigs` of Kafka, and so are the rules.
+Values and rules are those of Kafka's `GroupConfig` and `ClientMetricsConfigs`.
 """
 
 import re
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from headrace.config.accepted import kafka_settings
 from headrace.config.broker import BrokerConfig
-from headrace.config.settings import Scope
 from headrace.config.sources import accepted_value, describe_group
 from headrace.errors import ConfigError
+from headrace.options import Scope
 
 # Group settings that the broker bounds with `group.TYPE.min.NAME` and `group.TYPE.max.NAME`.
 _BOUNDED = (
@@ -80,7 +80,7 @@ def _check_bound(broker: BrokerConfig, name: str, value: int) -> None:
 
 
 def check_client_metrics(overrides: Mapping[str, str]) -> None:
-    """Refuse patterns of a subscription to metrics that match nothing a client tells."""
+    """Refuse patterns that match no attribute of a client."""
     text = overrides.get("match", "")
     for item in kafka_settings(Scope.CLIENT_METRICS)["match"].parse(text):
         name, separator, pattern = (part.strip() for part in item.partition("="))

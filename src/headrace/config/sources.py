@@ -1,7 +1,7 @@
-"""Which value a setting has, and where it comes from.
+"""Effective values of settings and their sources, as DescribeConfigs answers them.
 
-Precedence as in Kafka: the topic's or group's own, the broker's dynamic one, the cluster's dynamic
-default, the broker's properties, the default.
+Precedence as in Kafka: the topic's or group's own value, the broker's dynamic value, the cluster's
+dynamic default, the broker's properties, the default.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,9 @@ from headrace.config.accepted import (
     parse_values,
 )
 from headrace.config.broker import BROKER_SETTINGS, BrokerConfig
-from headrace.config.settings import Scope, Setting
 from headrace.config.topic import TOPIC_SETTINGS, TopicConfig
 from headrace.errors import ConfigError
+from headrace.options import Option, Scope
 
 
 class ConfigSource(IntEnum):
@@ -34,17 +34,17 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One place a value could come from, under the name it has there."""
+    """A source of a setting's value, and the setting's name in that source."""
 
     name: str
     value: str | None
     source: ConfigSource
 
 
-class Described(NamedTuple):
-    """A setting, the value in effect, and every place that gives one, strongest first."""
+class DescribedSetting(NamedTuple):
+    """A setting, its effective value, and all sources of a value, strongest first."""
 
-    setting: Setting
+    setting: Option
     value: str | None
     source: ConfigSource
     synonyms: tuple[Synonym, ...]
@@ -60,9 +60,9 @@ def topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
     ConfigError for an unknown key, a bad value, or values that contradict each other.
     """
     values = {
-        setting.attribute: broker.value_of(setting.synonym)
+        setting.attribute: broker.value_of(setting.inherits)
         for setting in TOPIC_SETTINGS.values()
-        if setting.synonym is not None
+        if setting.inherits
     }
     config = TopicConfig(**values | parse_values(TOPIC_SETTINGS, Scope.TOPIC, overrides))
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
@@ -73,8 +73,10 @@ def topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
     return config
 
 
-def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Described]:
-    """Every topic setting as DescribeConfigs tells it."""
+def describe_topic(
+    broker: BrokerConfig, overrides: Mapping[str, str]
+) -> dict[str, DescribedSetting]:
+    """Every topic setting as DescribeConfigs answers it."""
     config = topic_config(broker, overrides)
     described = {}
     for name, setting in TOPIC_SETTINGS.items():
@@ -89,8 +91,8 @@ def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[s
     return described
 
 
-def describe_broker(broker: BrokerConfig) -> dict[str, Described]:
-    """Every broker setting as DescribeConfigs tells it."""
+def describe_broker(broker: BrokerConfig) -> dict[str, DescribedSetting]:
+    """Every broker setting as DescribeConfigs answers it."""
     described = {}
     for name, setting in BROKER_SETTINGS.items():
         value = setting.format(getattr(broker, setting.attribute))
@@ -108,11 +110,11 @@ def describe_broker(broker: BrokerConfig) -> dict[str, Described]:
     return described
 
 
-def describe_broker_defaults(defaults: Mapping[str, str]) -> dict[str, Described]:
-    """The cluster's dynamic defaults of broker settings as DescribeConfigs tells them."""
+def describe_broker_defaults(defaults: Mapping[str, str]) -> dict[str, DescribedSetting]:
+    """The cluster's dynamic defaults of broker settings as DescribeConfigs answers them."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return {
-        name: Described(
+        name: DescribedSetting(
             find_setting(name, Scope.BROKER, BROKER_SETTINGS),
             text,
             source,
@@ -122,20 +124,22 @@ def describe_broker_defaults(defaults: Mapping[str, str]) -> dict[str, Described
     }
 
 
-def describe_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Described]:
-    """Every setting of a group as DescribeConfigs tells it."""
+def describe_group(
+    broker: BrokerConfig, overrides: Mapping[str, str]
+) -> dict[str, DescribedSetting]:
+    """Every setting of a group as DescribeConfigs answers it."""
     described = {}
     for name, setting in kafka_settings(Scope.GROUP).items():
         synonyms = _layered(broker, setting, overrides, ConfigSource.GROUP_CONFIG)
-        if setting.synonym is None:
+        if not setting.inherits:
             default = setting.format(setting.default)
             synonyms.append(Synonym(name, default, ConfigSource.DEFAULT_CONFIG))
         described[name] = _described(setting, _strongest(setting, synonyms), synonyms)
     return described
 
 
-def describe_client_metrics(overrides: Mapping[str, str]) -> dict[str, Described]:
-    """Every setting of a subscription to clients' metrics as DescribeConfigs tells it."""
+def describe_client_metrics(overrides: Mapping[str, str]) -> dict[str, DescribedSetting]:
+    """Every setting of a subscription to clients' metrics as DescribeConfigs answers it."""
     source = ConfigSource.CLIENT_METRICS_CONFIG
     described = {}
     for name, setting in kafka_settings(Scope.CLIENT_METRICS).items():
@@ -145,7 +149,7 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> dict[str, Described
 
 
 def accepted_value(broker: BrokerConfig, name: str) -> Any:
-    """The value of a broker setting that no dataclass has a field for."""
+    """The value of a broker setting that is accepted and has no field in a config."""
     setting = find_setting(name, Scope.BROKER, BROKER_SETTINGS)
     for layer in (broker.dynamic, broker.dynamic_defaults, broker.static):
         if name in layer:
@@ -153,17 +157,17 @@ def accepted_value(broker: BrokerConfig, name: str) -> Any:
     return setting.default
 
 
-def _described(setting: Setting, value: str | None, synonyms: Iterable[Synonym]) -> Described:
+def _described(setting: Option, value: str | None, synonyms: Iterable[Synonym]) -> DescribedSetting:
     found = tuple(synonyms)
     source = found[0].source if found else ConfigSource.DEFAULT_CONFIG
-    return Described(setting, value, source, found)
+    return DescribedSetting(setting, value, source, found)
 
 
-def _strongest(setting: Setting, synonyms: list[Synonym]) -> str | None:
+def _strongest(setting: Option, synonyms: list[Synonym]) -> str | None:
     return synonyms[0].value if synonyms else setting.format(setting.default)
 
 
-def _own(setting: Setting, overrides: Mapping[str, str], source: ConfigSource) -> list[Synonym]:
+def _own(setting: Option, overrides: Mapping[str, str], source: ConfigSource) -> list[Synonym]:
     if setting.name not in overrides:
         return []
     value = setting.format(setting.parse(overrides[setting.name]))
@@ -171,49 +175,50 @@ def _own(setting: Setting, overrides: Mapping[str, str], source: ConfigSource) -
 
 
 def _layered(
-    broker: BrokerConfig, setting: Setting, overrides: Mapping[str, str], source: ConfigSource
+    broker: BrokerConfig, setting: Option, overrides: Mapping[str, str], source: ConfigSource
 ) -> list[Synonym]:
-    """The resource's own value, then the broker's under the setting's name there."""
-    below = [] if setting.synonym is None else _broker_synonyms(broker, setting.synonym)
+    """The resource's own value, then those of the broker setting it inherits."""
+    below = _broker_synonyms(broker, setting.inherits) if setting.inherits else []
     return [*_own(setting, overrides, source), *below]
 
 
 def _broker_synonyms(broker: BrokerConfig, name: str) -> list[Synonym]:
-    """The places a broker setting's value can come from, as Kafka tells them.
+    """The sources of a broker setting's value, in Kafka's order.
 
-    All names of a value (`log.retention.ms`, `.minutes`, `.hours`) are gone through source by
-    source; what comes before the first place with the name that was asked for is left out, and so
-    is everything if there is no such place.
+    Settings that inherit from each other (`log.retention.ms`, `.minutes`, `.hours`) are listed
+    source by source. Sources before the first that gives the setting of this very name are left
+    out, and all of them if no source gives it.
     """
     base = broker.base or broker
-    names = list(_names(name))
+    settings = list(_with_inherited(name))
     found: list[Synonym] = []
     for source, layer in (
         (ConfigSource.DYNAMIC_BROKER_CONFIG, broker.dynamic),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, broker.dynamic_defaults),
     ):
-        found += (Synonym(one.name, layer[one.name], source) for one in names if one.name in layer)
-    for one in names:
-        text = base.static.get(one.name)
-        if one.name in BROKER_SETTINGS:
-            value = getattr(base, one.attribute)
-            if text is not None or value != one.default:
-                text = one.format(value)
+        for setting in settings:
+            if setting.name in layer:
+                found.append(Synonym(setting.name, layer[setting.name], source))
+    for setting in settings:
+        text = base.static.get(setting.name)
+        if setting.name in BROKER_SETTINGS:
+            value = getattr(base, setting.attribute)
+            if text is not None or value != setting.default:
+                text = setting.format(value)
         if text is not None:
-            found.append(Synonym(one.name, text, ConfigSource.STATIC_BROKER_CONFIG))
-    for one in names:
-        text = one.format(one.default)
+            found.append(Synonym(setting.name, text, ConfigSource.STATIC_BROKER_CONFIG))
+    for setting in settings:
+        text = setting.format(setting.default)
         if text is not None:
-            found.append(Synonym(one.name, text, ConfigSource.DEFAULT_CONFIG))
+            found.append(Synonym(setting.name, text, ConfigSource.DEFAULT_CONFIG))
     while found and found[0].name != name:
         del found[0]
     return found
 
 
-def _names(name: str) -> Iterable[Setting]:
+def _with_inherited(name: str) -> Iterable[Option]:
     """A broker setting, and those that supply its value where it has none."""
-    next_name: str | None = name
-    while next_name is not None:
-        setting = find_setting(next_name, Scope.BROKER, BROKER_SETTINGS)
+    while name:
+        setting = find_setting(name, Scope.BROKER, BROKER_SETTINGS)
         yield setting
-        next_name = setting.fallback
+        name = setting.inherits

@@ -1,5 +1,5 @@
-"""Consumer groups and their offsets: a state machine over the records of `__consumer_offsets`.
+"""Group and transaction coordinators: state machines over the records of their internal topics.
 
-Rule: pure. Requests and the time go in, records and replies come out. What has to survive a crash
-changes only in `replay`; everything else is soft state that members rebuild by joining again.
+Rule: pure. Requests and the time go in, records and replies come out. State that must survive a
+crash changes only in `replay`; everything else is soft state that clients rebuild by retrying.
 """

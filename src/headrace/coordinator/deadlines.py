@@ -1,4 +1,4 @@
-"""Timers on a heap whose entries are moved lazily."""
+"""Timers in a heap; a deadline that moves back updates its heap entry lazily."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
@@ -6,14 +6,14 @@ from typing import TypeAlias
 
 _Entry: TypeAlias = "tuple[int, int, Timer]"
 
-# Below this many dead entries it is not worth looking for them.
+# The number of dead entries below which removing them is not worth a pass over the heap.
 _SLACK = 64
 
 
 class Timer:
-    """A deadline that may move, and what to call once it has passed: with the time at last.
+    """A deadline that may move, and a callback that gets the time as its last argument.
 
-    `fire` may be set later than the timer is made, but before it is started.
+    `fire` may be set after the timer is made, but before it is started.
     """
 
     __slots__ = ("deadline_ms", "entry", "fire")
@@ -25,12 +25,12 @@ class Timer:
 
 
 class Deadlines:
-    """Timers by deadline.
+    """Running timers, ordered by deadline.
 
     Invariant: a timer with a deadline has one entry on the heap, not later than the deadline. So
     moving a deadline back, which every heartbeat does, is an assignment; the entry is moved when
     its time comes. Entries left by timers that were stopped or moved forward are dropped when they
-    surface, or together when they outnumber the live ones.
+    reach the top of the heap, or all at once when they outnumber the live entries.
     """
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Deadlines:
         self._running = 0
 
     def __len__(self) -> int:
-        """How many entries the heap holds, dead ones included."""
+        """The number of heap entries, dead entries included."""
         return len(self._heap)
 
     @property
     def next_ms(self) -> int | None:
-        """When `fire_due` should be called next; it may then find nothing to do."""
+        """The time of the next call of `fire_due`, which may then find nothing to do."""
         return self._heap[0][0] if self._heap else None
 
     def start(self, timer: Timer, deadline_ms: int) -> None:
@@ -61,9 +61,9 @@ class Deadlines:
             self._running -= 1
 
     def fire_due(self, now_ms: int, limit: int, *arguments: object) -> None:
-        """Call the timers whose deadline has come, looking at no more than `limit` entries.
+        """Fire the timers whose deadline has passed, but inspect at most `limit` entries.
 
-        Each is called with `arguments` and the time.
+        Each callback gets `arguments` and the time.
         """
         for _ in range(limit):
             if not self._heap or self._heap[0][0] > now_ms:

@@ -1,10 +1,13 @@
-"""Records of `__consumer_offsets` and `__transaction_state` as bytes, as Kafka writes them."""
+"""Codecs of the records of `__consumer_offsets` and `__transaction_state`, as Kafka has them."""
 
 from struct import Struct
 from typing import TypeAlias, TypeVar
 
-from headrace.coordinator.shard import Record
-from headrace.coordinator.transactions.transaction_metadata import Status, TransactionMetadata
+from headrace.coordinator.shard import CoordinatorRecord
+from headrace.coordinator.transactions.transaction_metadata import (
+    TransactionMetadata,
+    TransactionStatus,
+)
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocol.message_codec import decode
 from headrace.protocol.messages.offsets_records import (
@@ -33,50 +36,50 @@ _INT16 = Struct(">h")
 _OFFSET_KEY = _INT16.pack(1)
 _GROUP_KEY = _INT16.pack(2)
 
-# Type 0 is how the first brokers wrote an offset; the fields are the same.
+# Type 0 is the offset key of the first Kafka brokers; the fields are the same.
 _KEY_TYPES: dict[int, type[OffsetCommitKey] | type[GroupMetadataKey]] = {
     0: OffsetCommitKey,
     1: OffsetCommitKey,
     2: GroupMetadataKey,
 }
 
-# The newest version that brokers since Kafka 2.1 read.
+# The newest version that all brokers since Kafka 2.1 can read.
 _VERSION = 3
-# Only version 1 says when an offset expires, and only version 4 which topic id it belongs to.
+# Only version 1 has the expiry of an offset, and only version 4 the topic id.
 _VERSION_WITH_EXPIRY = 1
 _VERSION_WITH_TOPIC_ID = 4
 
 
 class RecordError(HeadraceError):
-    """A record that cannot be replayed: corrupt, or its value is of a version we do not know."""
+    """A record that cannot be replayed: corrupt, or with a value of an unknown version."""
 
 
 def offset_record(
     group: str, topic: str, partition: int, value: OffsetCommitValue | None
-) -> Record:
-    """A committed offset, or the tombstone of one."""
+) -> CoordinatorRecord:
+    """Encode a committed offset, or its tombstone."""
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
     encoded_key = _OFFSET_KEY + encode_message(key, 0)
     if value is None:
-        return Record(encoded_key, None)
+        return CoordinatorRecord(encoded_key, None)
     version = _VERSION
     if value.expire_timestamp >= 0:
         version = _VERSION_WITH_EXPIRY
     elif value.topic_id != ZERO_UUID:
         version = _VERSION_WITH_TOPIC_ID
-    return Record(encoded_key, _INT16.pack(version) + encode_message(value, version))
+    return CoordinatorRecord(encoded_key, _INT16.pack(version) + encode_message(value, version))
 
 
-def group_record(group: str, value: GroupMetadataValue | None) -> Record:
-    """A generation of a group, or the tombstone of the group."""
+def group_record(group: str, value: GroupMetadataValue | None) -> CoordinatorRecord:
+    """Encode a generation of a group, or the tombstone of the group."""
     key = _GROUP_KEY + encode_message(GroupMetadataKey(group=group), 0)
     if value is None:
-        return Record(key, None)
-    return Record(key, _INT16.pack(_VERSION) + encode_message(value, _VERSION))
+        return CoordinatorRecord(key, None)
+    return CoordinatorRecord(key, _INT16.pack(_VERSION) + encode_message(value, _VERSION))
 
 
 def decode_key(key: bytes) -> Key | None:
-    """What a record is about; None for a type that only a newer version knows."""
+    """Decode the key of a `__consumer_offsets` record; None if its type is unknown."""
     known = _KEY_TYPES.get(leading_int16(key, "key"))
     if known is None:
         return None
@@ -87,12 +90,12 @@ def decode_key(key: bytes) -> Key | None:
 
 
 def decode_offset(value: bytes) -> OffsetCommitValue:
-    """The value beside an OffsetCommitKey."""
+    """Decode the value of a record with an OffsetCommitKey."""
     return _decode_value(OffsetCommitValue, value)
 
 
 def decode_group(value: bytes) -> GroupMetadataValue:
-    """The value beside a GroupMetadataKey."""
+    """Decode the value of a record with a GroupMetadataKey."""
     return _decode_value(GroupMetadataValue, value)
 
 
@@ -105,7 +108,7 @@ def _decode_value(cls: type[_Value], value: bytes) -> _Value:
 
 
 def decode_rest(cls: type[AnyMessage], version: int, data: bytes) -> AnyMessage:
-    """Read what follows the first two bytes, in place: a log is loaded record by record."""
+    """Decode the message after the first two bytes, without a copy of the rest."""
     message, end = decode(schema_of(cls, version), data, 2, RESPONSE_ELEMENTS_MAX)
     if end != len(data):
         raise ProtocolError(f"{len(data) - end} bytes left over")
@@ -122,16 +125,18 @@ def leading_int16(data: bytes, what: str) -> int:
 
 
 _TRANSACTION_KEY_TYPE = 0
-# What Kafka writes from transaction.version 1 on: the first one with room for other producer ids.
+# The version that Kafka writes since transaction.version 1: the first with next and previous ids.
 _TRANSACTION_VERSION = 1
 
 
-def encode_transaction(transactional_id: str, metadata: TransactionMetadata | None) -> Record:
-    """What is kept of a transactional id, or its tombstone."""
+def encode_transaction(
+    transactional_id: str, metadata: TransactionMetadata | None
+) -> CoordinatorRecord:
+    """Encode the metadata of a transactional id, or its tombstone."""
     message = TransactionLogKey(transactional_id=transactional_id)
     key = _INT16.pack(_TRANSACTION_KEY_TYPE) + encode_message(message, 0)
     if metadata is None:
-        return Record(key, None)
+        return CoordinatorRecord(key, None)
     value = TransactionLogValue(
         producer_id=metadata.producer_id,
         previous_producer_id=metadata.previous_producer_id,
@@ -144,13 +149,13 @@ def encode_transaction(transactional_id: str, metadata: TransactionMetadata | No
         transaction_start_timestamp_ms=metadata.start_ms,
         client_transaction_version=metadata.client_version,
     )
-    return Record(
+    return CoordinatorRecord(
         key, _INT16.pack(_TRANSACTION_VERSION) + encode_message(value, _TRANSACTION_VERSION)
     )
 
 
 def _by_topic(metadata: TransactionMetadata) -> list[PartitionsSchema] | None:
-    if metadata.status is Status.EMPTY:
+    if metadata.status is TransactionStatus.EMPTY:
         return None
     topics: dict[str, list[int]] = {}
     for topic, partition in metadata.partitions:
@@ -159,7 +164,7 @@ def _by_topic(metadata: TransactionMetadata) -> list[PartitionsSchema] | None:
 
 
 def decode_transaction_key(key: bytes) -> str | None:
-    """The transactional id of a record; None for a type that only a newer version knows."""
+    """Decode the transactional id of a record's key; None if its type is unknown."""
     if leading_int16(key, "key") != _TRANSACTION_KEY_TYPE:
         return None
     try:
@@ -169,17 +174,17 @@ def decode_transaction_key(key: bytes) -> str | None:
 
 
 def decode_transaction(value: bytes) -> TransactionMetadata:
-    """The value beside a transactional id."""
+    """Decode the metadata of a transactional id."""
     version = leading_int16(value, "value of TransactionLogValue")
     try:
         message = decode_rest(TransactionLogValue, version, value)
-        status = Status(message.transaction_status)
+        status = TransactionStatus(message.transaction_status)
     except (ProtocolError, ValueError) as error:
         raise RecordError(f"value of TransactionLogValue, version {version}: {error}") from error
     partitions = tuple(
-        TopicPartition(one.topic, partition)
-        for one in message.transaction_partitions or ()
-        for partition in one.partition_ids
+        TopicPartition(topic.topic, partition)
+        for topic in message.transaction_partitions or ()
+        for partition in topic.partition_ids
     )
     return TransactionMetadata(
         status=status,

@@ -1,26 +1,28 @@
-"""The values that pass between a coordinator and the shell that drives it, and their bounds."""
+"""The interface between a coordinator shard and the shell that does its I/O."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from random import Random
 from typing import NamedTuple, Protocol, TypeAlias
 
+from headrace.coordinator.deadlines import Deadlines
 from headrace.protocol.markers import Marker
 from headrace.protocol.schema import Message
 
-# Names a waiting request. It is the shell's; a coordinator only keeps it and gives it back.
+# Identifies a waiting request. The shell chooses it; a coordinator only returns it with the reply.
 Token: TypeAlias = Hashable
 Reply: TypeAlias = tuple[Token, Message]
 
 
-class Record(NamedTuple):
-    """One record of the coordinator's log; a value of None is a tombstone."""
+class CoordinatorRecord(NamedTuple):
+    """A record of the coordinator's log; a value of None is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
-class Client(NamedTuple):
-    """Who sent a request, as groups are described with it."""
+class RequestClient(NamedTuple):
+    """The client id and host of a request's sender, as DescribeGroups shows them."""
 
     client_id: str
     host: str
@@ -30,19 +32,19 @@ NO_PRODUCER = -1
 
 
 class TransactionalProducer(NamedTuple):
-    """Whose transaction records belong to, until a marker ends it."""
+    """The producer whose transaction records are part of, until a marker ends it."""
 
     producer_id: int = NO_PRODUCER
     producer_epoch: int = -1
 
 
-class Times:
+class CallTimes:
     """The time of the present call on two clocks.
 
-    `now_ms` is steady: deadlines and durations go by it. `wall_ms` is the time of day, and the only
-    one that is written. The shell sets `ahead_ms`, how far the time of day is ahead, before a call.
-    Rule: a timestamp from the log becomes a steady time when it is loaded, and only then. So no
-    later jump of the time of day makes anything expire.
+    `now_ms` is the monotonic clock, for deadlines and durations. `wall_ms` is the time of day, for
+    timestamps in records. The shell sets `ahead_ms`, the time of day minus the monotonic clock,
+    before a call. Rule: a timestamp from the log is converted to the monotonic clock when it is
+    loaded, and only then. So no later jump of the time of day makes anything expire.
     """
 
     __slots__ = ("ahead_ms", "now_ms")
@@ -56,88 +58,120 @@ class Times:
         return self.now_ms + self.ahead_ms
 
     def steady_ms(self, timestamp_ms: int) -> int:
-        """When something happened that has a time of day; what seems to be in the future, now."""
+        """A time of day on the monotonic clock; `now_ms` if it seems to be in the future."""
         return self.now_ms - max(self.wall_ms - timestamp_ms, 0)
 
 
-class Effects(NamedTuple):
-    """What has to happen after a call, in order: append `records`, then send `replies`.
+class ShardEffects(NamedTuple):
+    """The work that a call leaves to the shell, in order: append `records`, then send `replies`.
 
-    Records of a `producer` are part of its transaction. A `marker` is written in place of records.
-    Appending may take several batches. Once all records are committed the shell hands the effects
-    to `commit`, which replays them and says what to send: these replies, and those the records have
-    set free. Without records the replies may go out at once. If the append fails the shard must be
-    thrown away, since its soft state is ahead of the log.
+    Records with a `producer` are part of its transaction. A `marker` is written in place of
+    records. Appending may take several batches. Once all records are committed the shell passes the
+    effects to `commit`, which replays them and returns the replies to send: those of the effects,
+    and others that waited for the records. Without records the replies may be sent at once. If the
+    append fails the shard must be discarded, since its soft state is ahead of the log.
     """
 
-    records: tuple[Record, ...] = ()
+    records: tuple[CoordinatorRecord, ...] = ()
     replies: tuple[Reply, ...] = ()
     producer: TransactionalProducer = TransactionalProducer()
     marker: Marker | None = None
 
 
 class Shard(Protocol):
-    """What a partition of a coordinator's topic keeps, and decides. Not thread-safe.
+    """The state machine of one partition of a coordinator's topic. Not thread-safe.
 
     To load: `replay` every record of the partition in order, and `end_transaction` for every
-    marker, then `loaded`. From then on `handle` and `tick` return effects, and `commit` says what
-    to send once these have taken place. `now_ms` is always steady; `times` knows the time of day.
+    marker, then `loaded`. From then on `handle` and `tick` return effects, and `commit` returns the
+    replies to send once the effects are committed. `now_ms` is always of the monotonic clock;
+    `times` has the time of day.
     """
 
-    times: Times
+    times: CallTimes
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has to be called next; None if nothing will ever be due."""
+        """The time of the next call of `tick`; None if no timer runs."""
 
-    def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
-        """Take over one record of the log, which may be part of a producer's transaction."""
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER) -> None:
+        """Apply a record of the log, which may be part of a producer's transaction."""
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Take over, or drop, what was replayed of a producer's transaction."""
+        """Apply, or drop, the replayed records of a producer's transaction."""
 
     def loaded(self, now_ms: int) -> None:
         """End loading."""
 
     def handle(
-        self, request: Message, version: int, token: Token, client: Client, now_ms: int
-    ) -> Effects:
-        """Decide a request. Its reply may come with a later call's effects."""
+        self, request: Message, version: int, token: Token, client: RequestClient, now_ms: int
+    ) -> ShardEffects:
+        """Handle a request. Its reply may come with the effects of a later call."""
         ...
 
-    def tick(self, now_ms: int) -> Effects:
-        """Do what is due."""
+    def tick(self, now_ms: int) -> ShardEffects:
+        """Fire the timers that are due."""
         ...
 
-    def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
-        """Replay what is committed; return the replies that waited for it."""
+    def commit(self, effects: ShardEffects, now_ms: int) -> tuple[Reply, ...]:
+        """Replay committed effects; return the replies that waited for them."""
         ...
 
     def cancel(self, token: Token) -> None:
-        """Forget a waiting request whose connection is gone."""
+        """Drop a waiting request whose connection is closed."""
 
 
-class Outbox:
-    """The effects of one call of a shard, as they come; a call that raises takes them along."""
+class ReplyBuffer:
+    """The effects of one call of a shard while it runs; discarded if the call raises."""
 
     __slots__ = ("producer", "records", "replies")
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[CoordinatorRecord] = []
         self.replies: list[Reply] = []
         self.producer = TransactionalProducer()
 
     def reply(self, token: Token, response: Message) -> None:
         self.replies.append((token, response))
 
-    def effects(self) -> Effects:
-        """Everything the call has come to."""
-        return Effects(tuple(self.records), tuple(self.replies), self.producer)
+    def effects(self) -> ShardEffects:
+        """The effects collected so far."""
+        return ShardEffects(tuple(self.records), tuple(self.replies), self.producer)
+
+
+class GroupCall:
+    """One call of a group shard: its time, the timers it may move, and the effects it collects.
+
+    The shard gives it to the protocol of a group's type, which has no other way to the shard.
+    """
+
+    __slots__ = ("deadlines", "now_ms", "out", "random", "wall_ms")
+
+    def __init__(self, times: CallTimes, deadlines: Deadlines, random: Random) -> None:
+        self.now_ms = times.now_ms
+        self.wall_ms = times.wall_ms
+        self.deadlines = deadlines
+        self.random = random
+        self.out = ReplyBuffer()
+
+    def reply(self, token: Token, response: Message) -> None:
+        self.out.reply(token, response)
+
+    def write_and_reply(
+        self, token: Token, records: Iterable[CoordinatorRecord], response: Message
+    ) -> ShardEffects:
+        """The effects with these records, and a response for when they are committed."""
+        self.out.records += records
+        self.reply(token, response)
+        return self.effects()
+
+    def effects(self) -> ShardEffects:
+        """The effects collected so far."""
+        return self.out.effects()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The broker's settings that groups follow, with Kafka's defaults."""
+    """The broker's settings for groups, with Kafka's defaults."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
@@ -146,7 +180,7 @@ class GroupSettings:
     offset_metadata_bytes_max: int = 4_096
     offsets_retention_ms: int = 604_800_000
     offsets_retention_check_interval_ms: int = 600_000
-    # The largest record of a group; those of offsets are short anyway.
+    # The largest record of a group; records of offsets are always short.
     record_bytes_max: int = 1_048_588
 
 
@@ -156,6 +190,6 @@ _BYTES_MAX = 32_767
 def fits_string(text: str | None) -> bool:
     """Whether a string can be written to the log, where its length takes 16 bits.
 
-    Flexible versions of requests can carry longer ones.
+    Flexible versions of requests can carry longer strings.
     """
     return text is None or 4 * len(text) <= _BYTES_MAX or len(text.encode()) <= _BYTES_MAX

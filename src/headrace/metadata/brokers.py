@@ -10,11 +10,11 @@ from headrace.metadata.features import (
     CORDONED_DIRECTORIES_SINCE,
     VersionRange,
     levels_of,
-    ranges_told,
-    unsupported,
+    supported_ranges,
+    unsupported_reason,
 )
 from headrace.metadata.image import NO_LEADER_CHANGE, BrokerImage, Image
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -55,17 +55,19 @@ def register_broker(
     has_session: bool,
     offset: int,
     unclean_by_default: bool,
-) -> Result[int]:
-    """Register a run of a broker, and answer its epoch: the offset its record will have in the log.
+) -> CommandResult[int]:
+    """Register an incarnation of a broker; the result is its epoch, the offset of its record.
 
-    A new run is fenced and in no ISR. One that names the epoch of the run before found the mark of
-    a clean shutdown, so it has all it had, and stays eligible. Any other may have lost what was not
-    flushed, and is eligible nowhere (KIP-966); without that feature, it stays where it was the last
-    one in sync. A retry of the same run keeps its epoch and how it stands.
+    A new incarnation is fenced and in no ISR. If it names the epoch of the incarnation before it,
+    it found the mark of a clean shutdown: it has every record it had, and stays in the ELR. Any
+    other may have lost records that were not flushed, and leaves the ELR (KIP-966); without that
+    feature it stays in an ISR of which it was the last member. A retry by the same incarnation
+    keeps its epoch, and stays fenced or unfenced as it was.
 
-    While the earlier run has a session, a new one is refused as a duplicate. Unlike Kafka, it is
-    taken at once if it has a directory of the earlier run: a directory is locked by the process
-    that uses it, so that run is over, and a restart after a kill need not wait for the session.
+    While the earlier incarnation has a session, a new incarnation is refused as a duplicate. Unlike
+    Kafka, it is accepted at once if it has a directory of the earlier incarnation: a directory is
+    locked by the process that uses it, so that process has ended, and a restart after a kill need
+    not wait for the session to expire.
     """
     _check_registration(image, request, cluster_id)
     known = image.brokers.get(request.broker_id)
@@ -78,20 +80,20 @@ def register_broker(
         broker_epoch=known.epoch if known and same_run else offset,
         end_points=[
             BrokerEndpoint(
-                name=one.name,
-                host=one.host,
-                port=one.port,
-                security_protocol=one.security_protocol,
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
             )
-            for one in request.listeners
+            for listener in request.listeners
         ],
         features=[
             BrokerFeature(
-                name=one.name,
-                min_supported_version=one.min_supported_version,
-                max_supported_version=one.max_supported_version,
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
             )
-            for one in request.features
+            for feature in request.features
         ],
         rack=request.rack,
         fenced=known.fenced if known and same_run else True,
@@ -101,20 +103,20 @@ def register_broker(
     )
     after = image.apply([record])
     if same_run:
-        return Result((record,) if after != image else (), record.broker_epoch)
+        return CommandResult((record,) if after != image else (), record.broker_epoch)
     elections = Elections(after, unclean_by_default=unclean_by_default)
-    lost = known is not None and _all_new(known.log_dirs, request.log_dirs)
-    departures = elections.departures(
+    lost = known is not None and _all_directories_replaced(known.log_dirs, request.log_dirs)
+    removals = elections.remove_from_isrs(
         [request.broker_id],
         new_runs=True,
         unclean=known is None or request.previous_broker_epoch != known.epoch,
         without_their_logs=lost,
     )
-    return Result((record, *departures), offset)
+    return CommandResult((record, *removals), offset)
 
 
 def _refuse_duplicate(known: BrokerImage, request: BrokerRegistrationRequest) -> None:
-    """KafkaError if a broker that lives is another process than the one that registers."""
+    """Raise KafkaError if a broker with a session is another process than the sender."""
     if known.incarnation_id == request.incarnation_id:
         return
     if set(known.log_dirs).isdisjoint(request.log_dirs):
@@ -124,8 +126,8 @@ def _refuse_duplicate(known: BrokerImage, request: BrokerRegistrationRequest) ->
         )
 
 
-def _all_new(before: Collection[bytes], now: Collection[bytes]) -> bool:
-    """Whether a broker has none of the directories left that it had; not if it never told."""
+def _all_directories_replaced(before: Collection[bytes], now: Collection[bytes]) -> bool:
+    """Whether a broker lost all its directories; False if it registered without any before."""
     return bool(before) and bool(now) and set(before).isdisjoint(now)
 
 
@@ -142,14 +144,14 @@ def _check_registration(
         raise KafkaError(
             ErrorCode.INVALID_REGISTRATION, f"broker {request.broker_id} names no listener"
         )
-    ranges = ranges_told(
+    ranges = supported_ranges(
         {
-            one.name: VersionRange(one.min_supported_version, one.max_supported_version)
-            for one in request.features
+            feature.name: VersionRange(feature.min_supported_version, feature.max_supported_version)
+            for feature in request.features
         }
     )
     for name, level in levels_of(image.features).items():
-        reason = unsupported(ranges, name, level)
+        reason = unsupported_reason(ranges, name, level)
         if reason is not None:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -165,8 +167,8 @@ def _check_registration(
             )
 
 
-def registered(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The broker as it is registered; KafkaError if that was another run, or none."""
+def registered_broker(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """The broker registered with this epoch; KafkaError if there is none."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(
@@ -182,32 +184,34 @@ def registered(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
 
 def fence_brokers(
     image: Image, broker_ids: Collection[int], *, unclean_by_default: bool
-) -> Result[None]:
-    """Take brokers out of every ISR and leadership, until they are heard of again."""
+) -> CommandResult[None]:
+    """Fence brokers: take them out of every ISR and leadership until they send heartbeats."""
     fenced: list[Message] = [
-        BrokerRegistrationChangeRecord(broker_id=one, broker_epoch=broker.epoch, fenced=FENCE)
-        for one in sorted(broker_ids)
-        if (broker := image.brokers.get(one)) is not None and not broker.fenced
+        BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=FENCE)
+        for broker_id in sorted(broker_ids)
+        if (broker := image.brokers.get(broker_id)) is not None and not broker.fenced
     ]
     if not fenced:
-        return Result((), None)
+        return CommandResult((), None)
     elections = Elections(image.apply(fenced), unclean_by_default=unclean_by_default)
-    return Result((*fenced, *elections.departures(broker_ids)), None)
+    return CommandResult((*fenced, *elections.remove_from_isrs(broker_ids)), None)
 
 
-def unfence_broker(image: Image, broker: BrokerImage, *, unclean_by_default: bool) -> Result[None]:
-    """Let a broker lead and be seen; partitions nobody could lead may have it as their leader."""
+def unfence_broker(
+    image: Image, broker: BrokerImage, *, unclean_by_default: bool
+) -> CommandResult[None]:
+    """Unfence a broker, and elect it leader of partitions that had no electable replica."""
     record = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE
     )
     elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
-    return Result((record, *elections.arrivals()), None)
+    return CommandResult((record, *elections.elect_leaderless()), None)
 
 
 def unregister_broker(
     image: Image, request: UnregisterBrokerRequest, *, unclean_by_default: bool
-) -> Result[None]:
-    """Forget a broker. Its replicas stay assigned to it: move them away before."""
+) -> CommandResult[None]:
+    """Remove the registration of a broker. Its replicas stay assigned to it: move them first."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         raise KafkaError(
@@ -215,14 +219,14 @@ def unregister_broker(
         )
     record = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
     elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
-    return Result((record, *elections.departures([broker.broker_id])), None)
+    return CommandResult((record, *elections.remove_from_isrs([broker.broker_id])), None)
 
 
 def allocate_producer_ids(
     image: Image, *, broker_id: int, broker_epoch: int
-) -> Result[ProducerIdBlock]:
-    """Give a broker the next block of producer ids; KafkaError if it may not have one."""
-    registered(image, broker_id, broker_epoch)
+) -> CommandResult[ProducerIdBlock]:
+    """Give a broker the next block of producer ids; KafkaError if it is not registered."""
+    registered_broker(image, broker_id, broker_epoch)
     first_id = image.next_producer_id
     if first_id > _PRODUCER_ID_MAX - PRODUCER_ID_BLOCK_SIZE:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "every producer id has been given out")
@@ -231,78 +235,82 @@ def allocate_producer_ids(
         broker_epoch=broker_epoch,
         next_producer_id=first_id + PRODUCER_ID_BLOCK_SIZE,
     )
-    return Result((record,), ProducerIdBlock(first_id, PRODUCER_ID_BLOCK_SIZE))
+    return CommandResult((record,), ProducerIdBlock(first_id, PRODUCER_ID_BLOCK_SIZE))
 
 
-# Which brokers live: what the active controller remembers of their heartbeats, and the command.
+# Sessions of brokers, kept by the active controller, and the BrokerHeartbeat command.
 #
-# What is remembered is not in the log. A controller that becomes active begins anew, and gives
-# every broker a fresh session. Time is a steady clock's milliseconds.
+# Sessions are not in the metadata log. A controller that becomes active gives every unfenced broker
+# a fresh session. Time is in milliseconds of a monotonic clock.
 
 
-# How often in a session the controller is to look for silent brokers.
+# The number of checks for expired sessions in the time of one session.
 SESSION_CHECKS = 10
 
 _BEGIN_SHUTDOWN = 1
 
 
 @dataclass(slots=True)
-class _Heard:
-    """One broker. What an earlier run of it has left here allows a later one nothing."""
+class _BrokerContact:
+    """The heartbeats of one broker. They grant a later incarnation nothing."""
 
     at_ms: int
-    # Time since the last heartbeat that does not count as silence, because the controller was late.
+    # Part of the time since the last heartbeat that does not count as silence, because the
+    # controller's own check was late.
     forgiven_ms: int = 0
     # Heartbeats that have arrived and are not answered yet.
     unanswered: int = 0
     # The last offset of the metadata log that the broker has applied.
     metadata_offset: int = -1
-    # What it must have applied before it may be unfenced, and before it may shut down.
+    # Offsets of the metadata log: the broker may be unfenced once it has applied `return_offset`,
+    # and may shut down once all others have applied `leave_offset`.
     return_offset: int = -1
     leave_offset: int = -1
 
 
 class Heartbeats:
-    """Who was heard of when, and how far each broker has followed the metadata log.
+    """The time of each broker's last heartbeat, and the metadata offset that it has applied.
 
-    Invariant: a broker is silent only after a whole session without a heartbeat, measured by a
-    controller that was itself running. What a late controller forgives a broker between two of its
-    heartbeats is no more than a session, or than the longest single delay.
+    Invariant: a session expires only after the session timeout without a heartbeat, measured while
+    the controller itself was running. The delay of late checks that does not count is limited, for
+    the time between two heartbeats, to the session timeout or the longest single delay.
     """
 
     def __init__(self, session_timeout_ms: int, image: Image, offset: int, now_ms: int) -> None:
-        """Begin with a fresh session for every broker; `offset` is where the log ends."""
+        """Begin a session for every unfenced broker; `offset` is the log's end offset."""
         self.session_timeout_ms = session_timeout_ms
         self._checked_ms = now_ms
-        # Whoever was fenced before must have seen that it was before it may lead again, and has no
-        # session until it is heard of.
+        # A fenced broker must apply the record that fenced it before it may lead again. It has no
+        # session until it sends a heartbeat.
         over_ms = now_ms - session_timeout_ms
         self._brokers = {
-            one.broker_id: _Heard(over_ms if one.fenced else now_ms, return_offset=offset - 1)
-            for one in image.brokers.values()
+            broker.broker_id: _BrokerContact(
+                over_ms if broker.fenced else now_ms, return_offset=offset - 1
+            )
+            for broker in image.brokers.values()
         }
 
     def has_session(self, broker_id: int, now_ms: int) -> bool:
-        """Whether a run of a broker was heard of lately, and has not left."""
+        """Whether the session of a broker has neither expired nor ended by a shutdown."""
         known = self._brokers.get(broker_id)
         return known is not None and now_ms - known.at_ms < self.session_timeout_ms
 
-    def registered(self, broker_id: int, now_ms: int) -> None:
-        """Begin the session of a broker's run."""
-        known = self._brokers.setdefault(broker_id, _Heard(now_ms))
+    def begin_session(self, broker_id: int, now_ms: int) -> None:
+        """Begin the session of a broker that registered."""
+        known = self._brokers.setdefault(broker_id, _BrokerContact(now_ms))
         known.at_ms, known.forgiven_ms = now_ms, 0
 
-    def left(self, broker_id: int) -> None:
-        """End the session of a broker that goes with our consent: it may be back at once."""
+    def end_session(self, broker_id: int) -> None:
+        """End the session of a broker that may shut down: it can register again at once."""
         if broker_id in self._brokers:
             self._brokers[broker_id].at_ms -= self.session_timeout_ms
 
     def arrived(self, image: Image, request: BrokerHeartbeatRequest, now_ms: int) -> None:
-        """A heartbeat is here; until it is answered its broker is not silent."""
+        """Note that a heartbeat arrived; until it is answered the session does not expire."""
         self._contact(image, request, now_ms, 1)
 
     def answered(self, image: Image, request: BrokerHeartbeatRequest, now_ms: int) -> None:
-        """A heartbeat that arrived is answered, or will never be."""
+        """Note that a heartbeat was answered, or failed and never will be."""
         self._contact(image, request, now_ms, -1)
 
     def _contact(
@@ -311,42 +319,42 @@ class Heartbeats:
         broker = image.brokers.get(request.broker_id)
         if broker is None:
             return
-        known = self._of(broker, now_ms)
+        known = self._session_of(broker, now_ms)
         known.unanswered = max(known.unanswered + waiting, 0)
         if not broker.fenced and broker.epoch == request.broker_epoch:
             known.at_ms, known.forgiven_ms = now_ms, 0
 
-    def heard(self, broker: BrokerImage, metadata_offset: int, now_ms: int) -> None:
-        """A broker lives, and has applied the log up to `metadata_offset`."""
-        known = self._of(broker, now_ms)
+    def renew_session(self, broker: BrokerImage, metadata_offset: int, now_ms: int) -> None:
+        """Renew the session of a broker that has applied the log up to `metadata_offset`."""
+        known = self._session_of(broker, now_ms)
         known.at_ms = now_ms
         known.forgiven_ms = 0
         known.metadata_offset = max(known.metadata_offset, metadata_offset)
 
-    def silent(self, image: Image, now_ms: int) -> tuple[int, ...]:
-        """The brokers to fence; to be asked SESSION_CHECKS times in a session.
+    def expired_brokers(self, image: Image, now_ms: int) -> tuple[int, ...]:
+        """The brokers to fence: unfenced, and with an expired session.
 
-        A check that comes later than planned means that we were stopped, or busy: heartbeats that
-        came meanwhile could not be heard, so the delay does not count as silence. It counts once
-        the same silence has had its share of forgiveness, or a controller that is always late would
-        never fence a dead broker.
+        To be called SESSION_CHECKS times in a session timeout. A late call means that this process
+        was stopped or busy and could not receive heartbeats, so the delay does not count as
+        silence. The total that is not counted is limited for each silence: a controller that is
+        always late would otherwise never fence a dead broker.
         """
         planned_ms = self.session_timeout_ms // SESSION_CHECKS
         delay_ms = now_ms - self._checked_ms - planned_ms
-        self._forget(image)
+        self._drop_unregistered(image)
         if delay_ms > 0:
-            self._forgive(delay_ms, now_ms)
+            self._extend_sessions(delay_ms, now_ms)
         self._checked_ms = now_ms
         return tuple(
-            one.broker_id
-            for one in sorted(image.brokers.values(), key=lambda one: one.broker_id)
-            if not one.fenced and self._is_silent(self._of(one, now_ms), now_ms)
+            broker.broker_id
+            for broker in sorted(image.brokers.values(), key=lambda broker: broker.broker_id)
+            if not broker.fenced and self._is_expired(self._session_of(broker, now_ms), now_ms)
         )
 
-    def _is_silent(self, known: _Heard, now_ms: int) -> bool:
+    def _is_expired(self, known: _BrokerContact, now_ms: int) -> bool:
         return not known.unanswered and now_ms - known.at_ms >= self.session_timeout_ms
 
-    def _forgive(self, delay_ms: int, now_ms: int) -> None:
+    def _extend_sessions(self, delay_ms: int, now_ms: int) -> None:
         limit_ms = max(self.session_timeout_ms, delay_ms)
         for known in self._brokers.values():
             if self._checked_ms - known.at_ms >= self.session_timeout_ms:
@@ -357,35 +365,35 @@ class Heartbeats:
                 known.forgiven_ms += forgiven_ms
 
     def fenced(self, broker_ids: Iterable[int], offset: int) -> None:
-        """Brokers are fenced by the records from `offset` on."""
+        """Note that brokers are fenced by the records from `offset` on."""
         for broker_id in broker_ids:
             if broker_id in self._brokers:
                 self._brokers[broker_id].return_offset = offset
 
     def leaving(self, broker: BrokerImage, offset: int) -> None:
-        """What a broker led is given away by the records up to `offset`."""
+        """Note that the records up to `offset` move the leaderships of a broker away."""
         self._brokers[broker.broker_id].leave_offset = offset
 
-    def may_return(self, broker: BrokerImage) -> bool:
-        """Whether a fenced broker knows that it is fenced, and so what it no longer leads."""
+    def may_unfence(self, broker: BrokerImage) -> bool:
+        """Whether a fenced broker has applied the record that fenced it, and leads nothing."""
         known = self._brokers[broker.broker_id]
         return known.metadata_offset >= max(known.return_offset, broker.epoch)
 
-    def may_leave(self, image: Image, broker: BrokerImage) -> bool:
-        """Whether every other active broker knows who leads in its place."""
+    def may_shut_down(self, image: Image, broker: BrokerImage) -> bool:
+        """Whether every other active broker has applied the elections of the new leaders."""
         offset = self._brokers[broker.broker_id].leave_offset
         return all(
-            one.broker_id in self._brokers
-            and self._brokers[one.broker_id].metadata_offset >= offset
-            for one in image.brokers.values()
-            if one.is_active and one.broker_id != broker.broker_id
+            other.broker_id in self._brokers
+            and self._brokers[other.broker_id].metadata_offset >= offset
+            for other in image.brokers.values()
+            if other.is_active and other.broker_id != broker.broker_id
         )
 
-    def _of(self, broker: BrokerImage, now_ms: int) -> _Heard:
-        return self._brokers.setdefault(broker.broker_id, _Heard(now_ms))
+    def _session_of(self, broker: BrokerImage, now_ms: int) -> _BrokerContact:
+        return self._brokers.setdefault(broker.broker_id, _BrokerContact(now_ms))
 
-    def _forget(self, image: Image) -> None:
-        for broker_id in [one for one in self._brokers if one not in image.brokers]:
+    def _drop_unregistered(self, image: Image) -> None:
+        for broker_id in [known_id for known_id in self._brokers if known_id not in image.brokers]:
             del self._brokers[broker_id]
 
 
@@ -397,14 +405,15 @@ def heartbeat(
     offset: int,
     now_ms: int,
     unclean_by_default: bool,
-) -> Result[BrokerHeartbeatResponse]:
-    """Note that a broker lives, and fence it, unfence it or let it go as it asks for.
+) -> CommandResult[BrokerHeartbeatResponse]:
+    """Renew the session of a broker, and fence it, unfence it or let it shut down as it asks.
 
-    A broker that wants to shut down first loses its leaderships, and may go when the others know.
+    A broker that wants to shut down first loses its leaderships, and may shut down when the other
+    brokers have applied that.
     """
-    broker = registered(image, request.broker_id, request.broker_epoch)
-    heartbeats.heard(broker, request.current_metadata_offset, now_ms)
-    caught_up = heartbeats.may_return(broker)
+    broker = registered_broker(image, request.broker_id, request.broker_epoch)
+    heartbeats.renew_session(broker, request.current_metadata_offset, now_ms)
+    caught_up = heartbeats.may_unfence(broker)
     response = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced)
     records = list(_offline_records(broker, request))
     records += _cordon_records(image.apply(records), broker, request, unclean_by_default)
@@ -424,7 +433,7 @@ def heartbeat(
                 image.apply(records), broker, heartbeats, first, unclean_by_default
             )
             records += leaving
-            gone = heartbeats.may_leave(image, broker)
+            gone = heartbeats.may_shut_down(image, broker)
         if gone:
             after = image.apply(records)
             heartbeats.fenced([broker.broker_id], offset + len(records))
@@ -434,13 +443,15 @@ def heartbeat(
             response.is_fenced = True
             response.should_shut_down = request.want_shut_down
     if response.should_shut_down:
-        heartbeats.left(broker.broker_id)
-    return Result(tuple(records), response)
+        heartbeats.end_session(broker.broker_id)
+    return CommandResult(tuple(records), response)
 
 
 def _offline_records(broker: BrokerImage, request: BrokerHeartbeatRequest) -> tuple[Message, ...]:
-    """What takes directories that failed off the broker's registration."""
-    online = [one for one in broker.log_dirs if one not in request.offline_log_dirs]
+    """The record that removes failed directories from the broker's registration."""
+    online = [
+        directory for directory in broker.log_dirs if directory not in request.offline_log_dirs
+    ]
     # A broker all of whose directories failed stops by itself.
     if len(online) == len(broker.log_dirs) or not online:
         return ()
@@ -453,9 +464,9 @@ def _offline_records(broker: BrokerImage, request: BrokerHeartbeatRequest) -> tu
 def _cordon_records(
     image: Image, broker: BrokerImage, request: BrokerHeartbeatRequest, unclean_by_default: bool
 ) -> tuple[Message, ...]:
-    """What notes which directories of a broker are full, and moves leaderships to where room is.
+    """Records that note the full directories of a broker and move leaderships away from them.
 
-    Any change is an occasion: a broker that has room again may be what others waited for.
+    Elections are held after every change: leaders on full disks may have waited for this broker.
     """
     full = request.cordoned_log_dirs
     if (
@@ -468,7 +479,7 @@ def _cordon_records(
         broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=sorted(full)
     )
     elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
-    return (record, *elections.to_brokers_with_room())
+    return (record, *elections.leave_full_directories())
 
 
 def _leaving_records(
@@ -478,7 +489,7 @@ def _leaving_records(
     offset: int,
     unclean_by_default: bool,
 ) -> tuple[Message, ...]:
-    """What gives away what a broker leads, if that has not been done."""
+    """Records that begin a controlled shutdown and move the leaderships of a broker away."""
     if broker.in_controlled_shutdown:
         return ()
     record = BrokerRegistrationChangeRecord(
@@ -487,7 +498,7 @@ def _leaving_records(
         in_controlled_shutdown=_BEGIN_SHUTDOWN,
     )
     elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
-    changes = elections.departures([broker.broker_id])
-    if any(one.leader != NO_LEADER_CHANGE for one in changes):
+    changes = elections.remove_from_isrs([broker.broker_id])
+    if any(change.leader != NO_LEADER_CHANGE for change in changes):
         heartbeats.leaving(broker, offset + len(changes))
     return (record, *changes)

@@ -1,6 +1,6 @@
-"""Commands on configs: set, remove, append to and subtract from what resources are given.
+"""AlterConfigs and IncrementalAlterConfigs: set, delete, append to and subtract from settings.
 
-Rule: an error belongs to its resource. Either all changes to a resource are made or none.
+Rule: errors are per resource. Either all changes to a resource are made or none.
 """
 
 from collections import Counter
@@ -12,16 +12,14 @@ from headrace.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
-    ConfigType,
-    Scope,
-    Setting,
     find_setting,
     topic_config,
 )
-from headrace.errors import ConfigError, ErrorCode, KafkaError
+from headrace.errors import ConfigError, ErrorCode, KafkaError, unknown_topic
 from headrace.metadata.elections import MIN_ISR_SETTING, elr_clearings
-from headrace.metadata.image import ConfigResource, Image, ResourceType
-from headrace.metadata.records import Result, repeated
+from headrace.metadata.image import ConfigKey, ConfigResourceType, Image
+from headrace.metadata.records import CommandResult, repeated_names
+from headrace.options import ConfigType, Option, Scope
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.metadata_records import ConfigRecord
@@ -31,8 +29,8 @@ Resource = TypeVar("Resource", legacy.AlterConfigsResource, incremental.AlterCon
 Answer = TypeVar("Answer")
 
 
-class Operation(IntEnum):
-    """Kafka's codes for what to do with a setting."""
+class ConfigOperation(IntEnum):
+    """Kafka's codes for the change of a setting."""
 
     SET = 0
     DELETE = 1
@@ -40,15 +38,15 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-# Refused where no broker asked for it: longer texts do not fit into what Kafka's tools write.
+# No broker needs longer values, and they do not fit into the files that Kafka's tools write.
 _VALUE_CHARACTERS_MAX = 2**15 - 1
 
 
-class _Kind(NamedTuple):
-    """What resources of one type have for settings, and Kafka's codes for those that are wrong."""
+class _ResourceSettings(NamedTuple):
+    """The settings of one resource type, and Kafka's error codes for those that are wrong."""
 
     scope: Scope
-    honoured: Mapping[str, Setting]
+    honoured: Mapping[str, Option]
     unknown: ErrorCode = ErrorCode.INVALID_CONFIG
     refused: ErrorCode = ErrorCode.INVALID_CONFIG
 
@@ -56,11 +54,13 @@ class _Kind(NamedTuple):
 _DEFAULTS = BrokerConfig()
 
 _KINDS = {
-    ResourceType.TOPIC: _Kind(Scope.TOPIC, TOPIC_SETTINGS),
-    # Kafka finds what is wrong with a broker's settings before it asks its controller.
-    ResourceType.BROKER: _Kind(Scope.BROKER, BROKER_SETTINGS, refused=ErrorCode.INVALID_REQUEST),
-    ResourceType.GROUP: _Kind(Scope.GROUP, {}),
-    ResourceType.CLIENT_METRICS: _Kind(
+    ConfigResourceType.TOPIC: _ResourceSettings(Scope.TOPIC, TOPIC_SETTINGS),
+    # Kafka checks a broker's settings before it asks the controller, with another code.
+    ConfigResourceType.BROKER: _ResourceSettings(
+        Scope.BROKER, BROKER_SETTINGS, refused=ErrorCode.INVALID_REQUEST
+    ),
+    ConfigResourceType.GROUP: _ResourceSettings(Scope.GROUP, {}),
+    ConfigResourceType.CLIENT_METRICS: _ResourceSettings(
         Scope.CLIENT_METRICS,
         {},
         unknown=ErrorCode.INVALID_REQUEST,
@@ -69,8 +69,8 @@ _KINDS = {
 }
 
 
-class _Outcome(NamedTuple):
-    resource: ConfigResource
+class _ConfigOutcome(NamedTuple):
+    resource: ConfigKey
     records: tuple[Message, ...]
     error: KafkaError | None
 
@@ -79,37 +79,37 @@ def incremental_alter_configs(
     image: Image,
     request: incremental.IncrementalAlterConfigsRequest,
     config: BrokerConfig = _DEFAULTS,
-) -> Result[incremental.IncrementalAlterConfigsResponse]:
-    """Change the settings that are named, and leave the others as they are.
+) -> CommandResult[incremental.IncrementalAlterConfigsResponse]:
+    """Change the settings that the request names, and leave the others as they are.
 
-    `config` is the controller's own, whose bounds hold for groups and topics.
+    `config` is the controller's own; its bounds hold for groups and topics.
     """
     outcomes = _alter(image, request.resources, _incremental_changes, config)
     answers = _answers(incremental.AlterConfigsResourceResponse, outcomes)
     response = incremental.IncrementalAlterConfigsResponse(responses=answers)
-    return Result(() if request.validate_only else _records(image, outcomes), response)
+    return CommandResult(() if request.validate_only else _records(image, outcomes), response)
 
 
 def alter_configs(
     image: Image, request: legacy.AlterConfigsRequest, config: BrokerConfig = _DEFAULTS
-) -> Result[legacy.AlterConfigsResponse]:
-    """Replace all settings of each resource by the ones given."""
+) -> CommandResult[legacy.AlterConfigsResponse]:
+    """Replace all settings of each resource by those of the request."""
     outcomes = _alter(image, request.resources, _replacing_changes, config)
     answers = _answers(legacy.AlterConfigsResourceResponse, outcomes)
     response = legacy.AlterConfigsResponse(responses=answers)
-    return Result(() if request.validate_only else _records(image, outcomes), response)
+    return CommandResult(() if request.validate_only else _records(image, outcomes), response)
 
 
 def _alter(
     image: Image,
     resources: Sequence[Resource],
-    changes_of: Callable[[Resource, Mapping[str, str], _Kind], dict[str, str | None]],
+    changes_of: Callable[[Resource, Mapping[str, str], _ResourceSettings], dict[str, str | None]],
     config: BrokerConfig,
-) -> list[_Outcome]:
-    mentions = Counter((one.resource_type, one.resource_name) for one in resources)
-    outcomes: dict[ConfigResource, _Outcome] = {}
-    for one in resources:
-        resource = ConfigResource(one.resource_type, one.resource_name)
+) -> list[_ConfigOutcome]:
+    mentions = Counter((given.resource_type, given.resource_name) for given in resources)
+    outcomes: dict[ConfigKey, _ConfigOutcome] = {}
+    for given in resources:
+        resource = ConfigKey(given.resource_type, given.resource_name)
         if resource in outcomes:
             continue
         try:
@@ -118,48 +118,46 @@ def _alter(
                     ErrorCode.INVALID_REQUEST, "the request names the resource more than once"
                 )
             kind = _kind_of(image, resource)
-            twice = repeated(given.name for given in one.configs)
+            twice = repeated_names(config.name for config in given.configs)
             if twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{min(twice)} is given more than once")
             current = image.configs.get(resource, {})
-            changes = changes_of(one, current, kind)
+            changes = changes_of(given, current, kind)
             _check(resource, changes, kind)
             if image.has_elr:
                 _check_min_isr(resource, changes, current)
             _check_together(resource, changes, current, kind, config)
-            outcomes[resource] = _Outcome(
+            outcomes[resource] = _ConfigOutcome(
                 resource, _change_records(resource, changes, current), None
             )
         except KafkaError as error:
-            outcomes[resource] = _Outcome(resource, (), error)
+            outcomes[resource] = _ConfigOutcome(resource, (), error)
     return list(outcomes.values())
 
 
-def _kind_of(image: Image, resource: ConfigResource) -> _Kind:
-    """The settings a resource can have, if there is such a resource."""
+def _kind_of(image: Image, resource: ConfigKey) -> _ResourceSettings:
+    """The settings that a resource can have; KafkaError if the resource does not exist."""
     match resource.resource_type:
-        case ResourceType.TOPIC:
+        case ConfigResourceType.TOPIC:
             if not resource.name:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    "topics have no cluster-wide default of their own; set the broker's instead",
+                    "topics have no cluster-wide default of their own",
+                    advice="set the broker's instead",
                 )
             if resource.name not in image.topics:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {resource.name!r} does not exist; create it first",
-                )
-        case ResourceType.BROKER:
-            # Compared as text: "01" is broker 1 to nobody who looks its settings up later.
+                raise unknown_topic(resource.name)
+        case ConfigResourceType.BROKER:
+            # Compared as text: settings of "01" would never be found again as those of broker 1.
             if resource.name and resource.name not in map(str, image.brokers):
                 raise KafkaError(
                     ErrorCode.BROKER_ID_NOT_REGISTERED
                     if resource.name.isdecimal()
                     else ErrorCode.INVALID_REQUEST,
-                    f"no broker has the id {resource.name!r}; use one that is registered, or no"
-                    " name for all brokers",
+                    f"no broker has the id {resource.name!r}",
+                    advice="use one that is registered, or no name for all brokers",
                 )
-        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+        case ConfigResourceType.GROUP | ConfigResourceType.CLIENT_METRICS:
             # Neither has to exist: settings may be there before the first member or client is.
             if not resource.name:
                 raise KafkaError(
@@ -169,24 +167,24 @@ def _kind_of(image: Image, resource: ConfigResource) -> _Kind:
         case _:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"resources of type {resource.resource_type} have no configs here; use a topic (2),"
-                " a broker (4), client metrics (16) or a group (32)",
+                f"resources of type {resource.resource_type} have no configs here",
+                advice="use a topic (2), a broker (4), client metrics (16) or a group (32)",
             )
-    return _KINDS[ResourceType(resource.resource_type)]
+    return _KINDS[ConfigResourceType(resource.resource_type)]
 
 
 def _incremental_changes(
-    resource: incremental.AlterConfigsResource, current: Mapping[str, str], kind: _Kind
+    resource: incremental.AlterConfigsResource, current: Mapping[str, str], kind: _ResourceSettings
 ) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
     for config in resource.configs:
-        if config.config_operation == Operation.DELETE:
+        if config.config_operation == ConfigOperation.DELETE:
             changes[config.name] = None
         elif config.value is None:
             raise _no_value(config.name)
-        elif config.config_operation == Operation.SET:
+        elif config.config_operation == ConfigOperation.SET:
             changes[config.name] = config.value
-        elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+        elif config.config_operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             changes[config.name] = _changed_list(config, config.value, current, kind)
         else:
             raise KafkaError(
@@ -200,18 +198,19 @@ def _changed_list(
     config: incremental.AlterableConfig,
     value: str,
     current: Mapping[str, str],
-    kind: _Kind,
+    kind: _ResourceSettings,
 ) -> str:
-    setting = _known(config.name, kind)
-    if setting.kind is not ConfigType.LIST:
+    setting = _setting_named(config.name, kind)
+    if setting.type.config_type is not ConfigType.LIST:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{config.name} is not a list that could be appended to or subtracted from; set it",
+            f"{config.name} is not a list that could be appended to or subtracted from",
+            advice="set it",
         )
     present = current.get(config.name, setting.format(setting.default)) or ""
     items = [item.strip() for item in present.split(",") if item.strip()]
     named = [item.strip() for item in value.split(",")]
-    if config.config_operation == Operation.APPEND:
+    if config.config_operation == ConfigOperation.APPEND:
         items += [item for item in named if item not in items]
     else:
         items = [item for item in items if item not in named]
@@ -219,7 +218,7 @@ def _changed_list(
 
 
 def _replacing_changes(
-    resource: legacy.AlterConfigsResource, current: Mapping[str, str], kind: _Kind
+    resource: legacy.AlterConfigsResource, current: Mapping[str, str], kind: _ResourceSettings
 ) -> dict[str, str | None]:
     changes: dict[str, str | None] = dict.fromkeys(current)
     for config in resource.configs:
@@ -229,12 +228,12 @@ def _replacing_changes(
     return changes
 
 
-def _check(resource: ConfigResource, changes: Mapping[str, str | None], kind: _Kind) -> None:
+def _check(resource: ConfigKey, changes: Mapping[str, str | None], kind: _ResourceSettings) -> None:
     for name, value in changes.items():
         if value is None:
             # Kafka's tools delete every setting they may have set, whatever this version knows.
             continue
-        setting = _known(name, kind)
+        setting = _setting_named(name, kind)
         if kind.scope is Scope.BROKER:
             _check_changeable(setting, for_all=not resource.name)
         if len(value) > _VALUE_CHARACTERS_MAX:
@@ -249,10 +248,10 @@ def _check(resource: ConfigResource, changes: Mapping[str, str | None], kind: _K
 
 
 def _check_min_isr(
-    resource: ConfigResource, changes: Mapping[str, str | None], current: Mapping[str, str]
+    resource: ConfigKey, changes: Mapping[str, str | None], current: Mapping[str, str]
 ) -> None:
-    """Refuse what would let leaders and the controller differ on `min.insync.replicas`."""
-    if resource.resource_type != ResourceType.BROKER or MIN_ISR_SETTING not in changes:
+    """Refuse changes that let leaders and the controller differ on `min.insync.replicas`."""
+    if resource.resource_type != ConfigResourceType.BROKER or MIN_ISR_SETTING not in changes:
         return
     value = changes[MIN_ISR_SETTING]
     if value == current.get(MIN_ISR_SETTING):
@@ -269,8 +268,8 @@ def _check_min_isr(
     )
 
 
-def _check_changeable(setting: Setting, *, for_all: bool) -> None:
-    """Refuse what only a properties file, one broker or one listener may be given."""
+def _check_changeable(setting: Option, *, for_all: bool) -> None:
+    """Refuse a setting that can only be set in a properties file, per broker or per listener."""
     if not setting.dynamic:
         reason = (
             "cannot change while the broker runs; set it in the broker's properties file and"
@@ -286,16 +285,16 @@ def _check_changeable(setting: Setting, *, for_all: bool) -> None:
 
 
 def _check_together(
-    resource: ConfigResource,
+    resource: ConfigKey,
     changes: Mapping[str, str | None],
     current: Mapping[str, str],
-    kind: _Kind,
+    kind: _ResourceSettings,
     config: BrokerConfig,
 ) -> None:
-    """Refuse values that are fine each alone but not with each other or with the broker's."""
+    """Refuse values that contradict each other or the broker's settings."""
     if kind.scope is Scope.BROKER:
         return
-    # Few clusters give groups settings, and all would wait for it.
+    # Imported late: few clusters have settings of groups, and all would pay for it at start.
     from headrace.config.resources import check_client_metrics, check_group  # noqa: PLC0415
 
     after = {**current, **changes}
@@ -314,17 +313,17 @@ def _check_together(
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
-def _known(name: str, kind: _Kind) -> Setting:
+def _setting_named(name: str, kind: _ResourceSettings) -> Option:
     try:
         return find_setting(name, kind.scope, kind.honoured)
     except ConfigError as error:
         raise KafkaError(kind.unknown, str(error)) from None
 
 
-def _is_known(name: str, kind: _Kind) -> bool:
-    """Whether this version knows a setting that another may have stored."""
+def _is_known(name: str, kind: _ResourceSettings) -> bool:
+    """Whether this version knows a setting; another version may have stored it."""
     try:
-        _known(name, kind)
+        _setting_named(name, kind)
     except KafkaError:
         return False
     return True
@@ -332,12 +331,14 @@ def _is_known(name: str, kind: _Kind) -> bool:
 
 def _no_value(name: str) -> KafkaError:
     return KafkaError(
-        ErrorCode.INVALID_REQUEST, f"{name} has no value; give one, or delete the setting"
+        ErrorCode.INVALID_REQUEST,
+        f"{name} has no value",
+        advice="give one, or delete the setting",
     )
 
 
 def _change_records(
-    resource: ConfigResource, changes: Mapping[str, str | None], current: Mapping[str, str]
+    resource: ConfigKey, changes: Mapping[str, str | None], current: Mapping[str, str]
 ) -> tuple[Message, ...]:
     return tuple(
         ConfigRecord(
@@ -351,19 +352,19 @@ def _change_records(
     )
 
 
-def _records(image: Image, outcomes: Sequence[_Outcome]) -> tuple[Message, ...]:
+def _records(image: Image, outcomes: Sequence[_ConfigOutcome]) -> tuple[Message, ...]:
     records = [record for outcome in outcomes for record in outcome.records]
     changed = {
-        one.resource_name
-        for one in records
-        if isinstance(one, ConfigRecord) and one.name == MIN_ISR_SETTING
+        record.resource_name
+        for record in records
+        if isinstance(record, ConfigRecord) and record.name == MIN_ISR_SETTING
     }
     # A change for all brokers, whose name is empty, concerns every topic.
-    topics = [one for one in image.topics.values() if "" in changed or one.name in changed]
+    topics = [topic for topic in image.topics.values() if "" in changed or topic.name in changed]
     return (*records, *elr_clearings(image, topics))
 
 
-def _answers(answer: Callable[..., Answer], outcomes: Sequence[_Outcome]) -> list[Answer]:
+def _answers(answer: Callable[..., Answer], outcomes: Sequence[_ConfigOutcome]) -> list[Answer]:
     return [
         answer(
             error_code=0 if error is None else error.code,

@@ -1,10 +1,10 @@
-"""Who leads a partition, chosen in this one place, and the commands that hold elections.
+"""Leader election: the choice of a partition's leader, and the commands that hold elections.
 
-Rule: a leader is an active member of the ISR: the one that leads already, else the first in the
-order of the replicas. With an empty ISR it is an eligible leader replica (KIP-966), which has every
+Rule: a leader is an active member of the ISR: the present leader, else the first in the order of
+the replicas. With an empty ISR it is an eligible leader replica (KIP-966), which has every
 committed record too. Any other replica leads only by an unclean election, which may lose
 acknowledged records and is therefore off unless a topic or the operator asks for it, or by a
-recovery election, when nobody is eligible any more: see `metadata/recovery_elections.py`.
+recovery election, when no replica is eligible any more: see `metadata/recovery_elections.py`.
 """
 
 from collections import Counter
@@ -14,17 +14,17 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from headrace.config import TOPIC_SETTINGS
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, unknown_partition, unknown_topic
 from headrace.metadata.image import (
     NO_LEADER,
     NO_LEADER_CHANGE,
+    ConfigResourceType,
     Image,
     PartitionImage,
-    ResourceType,
     TopicImage,
     directories_of,
 )
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -35,55 +35,59 @@ from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from headrace.protocol.schema import Message
 
 RECOVERED = 0
-# The leader came from outside the ISR and has not yet made the log its own.
+# The leader came from outside the ISR, and its log is not yet recovered.
 RECOVERING = 1
 
 _UNCLEAN_SETTING = "unclean.leader.election.enable"
 MIN_ISR_SETTING = "min.insync.replicas"
 
 
-class Election(Enum):
-    """What an election may do beyond keeping a leader that can stay."""
+class ElectionKind(Enum):
+    """The replicas that an election may choose from, if the leader cannot stay."""
 
     ONLINE = "any member of the ISR"
     PREFERRED = "the first replica if it is in the ISR, whoever leads"
     UNCLEAN = "any replica, if nobody of the ISR is active"
 
 
-class Elected(NamedTuple):
+class ElectionResult(NamedTuple):
     """A leader, or NO_LEADER; `unclean` if it may lack acknowledged records."""
 
     leader: int
     unclean: bool
 
 
-def elect(partition: PartitionImage, active: Collection[int], election: Election) -> Elected:
-    """Who leads a partition of these replicas and this ISR, now led by `partition.leader`.
+def elect(
+    partition: PartitionImage, active: Collection[int], election: ElectionKind
+) -> ElectionResult:
+    """Choose the leader of a partition, whose present leader is `partition.leader`.
 
-    An unclean election prefers those that were eligible until they restarted uncleanly.
+    An unclean election prefers replicas that were in the ELR until they restarted uncleanly.
     """
     able = [
-        one for one in partition.replicas if one in active and one not in partition.lost_replicas
+        broker_id
+        for broker_id in partition.replicas
+        if broker_id in active and broker_id not in partition.lost_replicas
     ]
-    first = partition.replicas[:1] if election is Election.PREFERRED else ()
+    first = partition.replicas[:1] if election is ElectionKind.PREFERRED else ()
     eligible = partition.isr or partition.elr
     for broker_id in (*first, partition.leader, *able):
         if broker_id in able and broker_id in eligible:
-            return Elected(broker_id, unclean=False)
-    if election is Election.UNCLEAN and able:
-        known = [one for one in able if one in partition.last_known_elr]
-        return Elected((known or able)[0], unclean=True)
-    return Elected(NO_LEADER, unclean=False)
+            return ElectionResult(broker_id, unclean=False)
+    if election is ElectionKind.UNCLEAN and able:
+        known = [broker_id for broker_id in able if broker_id in partition.last_known_elr]
+        return ElectionResult((known or able)[0], unclean=True)
+    return ElectionResult(NO_LEADER, unclean=False)
 
 
 def elect_with_room(
     partition: PartitionImage,
     active: Collection[int],
     without_room: Collection[int],
-    election: Election,
-) -> Elected:
-    """As `elect`; a replica on a full disk leads only where nobody else of the ISR can."""
-    able = [one for one in active if one not in without_room]
+    election: ElectionKind,
+) -> ElectionResult:
+    """As `elect`, but a replica on a full disk leads only where no other of the ISR can."""
+    able = [broker_id for broker_id in active if broker_id not in without_room]
     elected = elect(partition, able, election)
     if elected.leader == NO_LEADER or elected.unclean:
         return elect(partition, active, election)
@@ -91,10 +95,11 @@ def elect_with_room(
 
 
 class Elections:
-    """Changes to the partitions of one image, each with the leader it leads to.
+    """Changes to the partitions of an image, each with the election that it causes.
 
-    Only brokers that `image` has as active can lead; so what happens to a broker is applied to the
-    image first. `unclean_by_default` holds for topics for which the image says nothing.
+    Only brokers that are active in `image` can lead, so the record of a broker that is fenced or
+    unfenced is applied to the image first. `unclean_by_default` is the value of
+    `unclean.leader.election.enable` for topics that do not set it.
     """
 
     def __init__(self, image: Image, *, unclean_by_default: bool) -> None:
@@ -109,7 +114,7 @@ class Elections:
         topic: TopicImage,
         partition_id: int,
         *,
-        election: Election | None = None,
+        election: ElectionKind | None = None,
         isr: Sequence[int] | None = None,
         replicas: Sequence[int] | None = None,
         adding_replicas: Sequence[int] | None = None,
@@ -120,22 +125,22 @@ class Elections:
         unclean_restarts: Collection[int] = (),
         without_logs: Collection[int] = (),
     ) -> PartitionChangeRecord | None:
-        """The record that makes a partition so, or None if it is so; what is None stays.
+        """The record that changes a partition, None if there is no change. A field of None stays.
 
-        Without an `election` it is the one the topic's settings allow. `unclean_restarts` are
-        replicas that may have lost records, `without_logs` those that have none left.
+        `election` is by default the kind that the topic's settings allow. `unclean_restarts` are
+        replicas that may have lost records, `without_logs` replicas that have lost their logs.
         """
         old = topic.partitions[partition_id]
         target = replace(
             old,
-            isr=_or(isr, old.isr),
-            replicas=_or(replicas, old.replicas),
-            lost_replicas=_or(lost_replicas, _kept_lost(old, replicas)),
-            directories=old.directories_among(_or(replicas, old.replicas))
+            isr=_new_or_old(isr, old.isr),
+            replicas=_new_or_old(replicas, old.replicas),
+            lost_replicas=_new_or_old(lost_replicas, _kept_lost(old, replicas)),
+            directories=old.directories_among(_new_or_old(replicas, old.replicas))
             if directories is None
             else tuple(directories),
-            adding_replicas=_or(adding_replicas, old.adding_replicas),
-            removing_replicas=_or(removing_replicas, old.removing_replicas),
+            adding_replicas=_new_or_old(adding_replicas, old.adding_replicas),
+            removing_replicas=_new_or_old(removing_replicas, old.removing_replicas),
             leader_recovery_state=old.leader_recovery_state
             if leader_recovery_state is None
             else leader_recovery_state,
@@ -149,20 +154,20 @@ class Elections:
             target,
             self._active,
             self._image.replicas_without_room(target),
-            election or self.allowed(topic.name),
+            election or self.allowed_election(topic.name),
         )
         if unclean:
             target = _led_uncleanly(target, leader)
         elif leader in target.elr:
             target = replace(target, isr=(leader,), elr=_without(target.elr, (leader,)))
-        # A replica that went must be shut out, so even a leader that stays gets a new epoch.
+        # A removed replica must be fenced, so even a leader that stays gets a new epoch.
         named = leader != old.leader or not set(old.replicas) <= set(target.replicas)
         return _record(topic.topic_id, partition_id, old, target, leader if named else None)
 
     def recover(
         self, topic: TopicImage, partition_id: int, leader: int
     ) -> PartitionChangeRecord | None:
-        """The record by which the winner of a recovery election leads."""
+        """The record that makes the winner of a recovery election the leader."""
         old = topic.partitions[partition_id]
         return _record(topic.topic_id, partition_id, old, _led_uncleanly(old, leader), leader)
 
@@ -174,10 +179,10 @@ class Elections:
         unclean_restarts: Collection[int],
         gone: Collection[int],
     ) -> PartitionImage:
-        """The partition with the ISR and the eligible replicas that a change leaves.
+        """The partition with the ISR and the ELR after a change.
 
-        Who leaves the ISR when it is smaller than `min.insync.replicas` stays eligible, unless it
-        may have lost records. The only replica stays in any case: nobody has more.
+        A replica that leaves the ISR when it is smaller than `min.insync.replicas` joins the ELR,
+        unless it may have lost records. The only replica always stays: no other has more.
         """
         is_only = len(target.replicas) == 1
         unsure = frozenset() if is_only else frozenset((*unclean_restarts, *gone))
@@ -187,32 +192,32 @@ class Elections:
         elr = set() if is_enough else before - unsure - set(isr)
         known = {*old.last_known_elr, *before.intersection(unclean_restarts)} - {*gone, *isr, *elr}
         if is_enough and not set(isr) <= set(old.isr):
-            # So says a leader that lives: its ISR has whatever the others ever had.
+            # A live leader reports this ISR, so its members have every record the others had.
             known = set()
         return replace(
             target,
             isr=isr,
-            elr=tuple(one for one in target.replicas if one in elr),
-            last_known_elr=tuple(one for one in target.replicas if one in known),
+            elr=tuple(broker_id for broker_id in target.replicas if broker_id in elr),
+            last_known_elr=tuple(broker_id for broker_id in target.replicas if broker_id in known),
         )
 
     def _min_isr(self, topic: str, replica_count: int) -> int:
-        """How many replicas must be in sync for records to be committed."""
+        """The number of replicas that must be in sync for records to be committed."""
         known = self._min_isrs.get(topic)
         if known is None:
             known = self._min_isrs[topic] = _setting_of(self._image, topic, MIN_ISR_SETTING)
         return min(known, replica_count)
 
-    def allowed(self, topic: str) -> Election:
-        """The election that happens by itself in a topic."""
-        for resource, name in ((ResourceType.TOPIC, topic), (ResourceType.BROKER, "")):
+    def allowed_election(self, topic: str) -> ElectionKind:
+        """The kind of election that a topic allows without a request of an operator."""
+        for resource, name in ((ConfigResourceType.TOPIC, topic), (ConfigResourceType.BROKER, "")):
             text = self._image.config_of(resource, name).get(_UNCLEAN_SETTING)
             if text is not None:
                 unclean = TOPIC_SETTINGS[_UNCLEAN_SETTING].parse(text)
-                return Election.UNCLEAN if unclean else Election.ONLINE
-        return Election.UNCLEAN if self._unclean_by_default else Election.ONLINE
+                return ElectionKind.UNCLEAN if unclean else ElectionKind.ONLINE
+        return ElectionKind.UNCLEAN if self._unclean_by_default else ElectionKind.ONLINE
 
-    def departures(
+    def remove_from_isrs(
         self,
         broker_ids: Collection[int],
         *,
@@ -220,10 +225,11 @@ class Elections:
         unclean: bool = False,
         without_their_logs: bool = False,
     ) -> list[PartitionChangeRecord]:
-        """The changes by which brokers leave every ISR, and with it every leadership.
+        """The changes that remove brokers from every ISR and every leadership.
 
-        New runs of brokers have opened their logs again, and say so if they could not. If the run
-        before ended uncleanly, or all logs are lost, they are not eligible any more either.
+        With `new_runs` the brokers have restarted and opened their logs again; they report lost
+        logs anew. If the incarnation before ended uncleanly (`unclean`), or all its logs are lost,
+        the brokers leave the ELR too.
         """
         gone = frozenset(broker_ids)
         unsure = gone if unclean or without_their_logs else frozenset[int]()
@@ -248,8 +254,8 @@ class Elections:
                 changes.append(change)
         return changes
 
-    def arrivals(self) -> list[PartitionChangeRecord]:
-        """Leaders for partitions that have none and can have one now."""
+    def elect_leaderless(self) -> list[PartitionChangeRecord]:
+        """The elections of leaders for partitions without a leader, where a replica can lead."""
         return [
             change
             for topic, partition_id, _ in self._partitions(
@@ -258,10 +264,10 @@ class Elections:
             if (change := self.change(topic, partition_id))
         ]
 
-    def to_brokers_with_room(self) -> list[PartitionChangeRecord]:
-        """Leaders with room for partitions led from a directory that is full, if there are any.
+    def leave_full_directories(self) -> list[PartitionChangeRecord]:
+        """The elections that move leaderships from full directories to replicas with room.
 
-        Who stays in sync, their new leaders see: a replica that lacks nothing is as good as before.
+        The ISR stays: the new leader removes a replica in a full directory once it falls behind.
         """
         full = self._image.brokers_without_room()
         return [
@@ -285,28 +291,28 @@ class Elections:
 
 
 def elr_removals(image: Image) -> list[PartitionChangeRecord]:
-    """The records that end the keeping of eligible replicas.
+    """The records that clear every ELR when the feature is switched off.
 
-    Where nobody is in sync the eligible ones are: what they are for an image without them.
+    An empty ISR becomes the ELR: without the feature, an ISR is never empty.
     """
     return [
         record
         for topic in image.topics.values()
         for partition_id, old in enumerate(topic.partitions)
-        if (record := _record(topic.topic_id, partition_id, old, _merged(old), None))
+        if (record := _record(topic.topic_id, partition_id, old, _with_elr_in_isr(old), None))
     ]
 
 
-def _merged(partition: PartitionImage) -> PartitionImage:
+def _with_elr_in_isr(partition: PartitionImage) -> PartitionImage:
     isr = partition.isr or partition.elr or partition.last_known_elr
     return replace(partition, isr=isr, elr=(), last_known_elr=())
 
 
 def elr_clearings(image: Image, topics: Iterable[TopicImage]) -> list[PartitionChangeRecord]:
-    """The records by which a new `min.insync.replicas` takes effect in topics.
+    """The records that clear the ELR of topics whose `min.insync.replicas` changes.
 
-    Who was eligible by the old one may miss what is committed by the new one. Unlike Kafka: with an
-    empty ISR nothing is committed until an eligible replica leads, so there they stay.
+    A replica that was eligible by the old value may lack records committed by the new value. Unlike
+    Kafka: with an empty ISR nothing is committed until an eligible replica leads, so the ELR stays.
     """
     return [
         record
@@ -325,10 +331,10 @@ def elr_clearings(image: Image, topics: Iterable[TopicImage]) -> list[PartitionC
 def _without_elr(
     old: PartitionImage, target: PartitionImage, gone: Collection[int]
 ) -> PartitionImage:
-    """The partition with the ISR that a change leaves where eligible replicas are not kept.
+    """The partition with the ISR after a change, while the ELR feature is off.
 
-    An ISR that would become empty stays as it was, though nobody in it leads: its members are who
-    may lead later. Unless none of them has a log any more, and others may.
+    An ISR that would become empty stays as it was, without a leader: only its members may lead
+    later. It does become empty if all its members lost their logs and other replicas did not.
     """
     has_others = not set(target.replicas) <= set(gone)
     isr = target.isr
@@ -348,9 +354,12 @@ def _led_uncleanly(partition: PartitionImage, leader: int) -> PartitionImage:
 
 
 def _setting_of(image: Image, topic: str, name: str) -> int:
-    """The value of a topic's setting by the metadata: the topic's own, or the cluster's."""
+    """The value of a topic's setting in the image: the topic's own, or the cluster-wide default."""
     setting = TOPIC_SETTINGS[name]
-    for resource, resource_name in ((ResourceType.TOPIC, topic), (ResourceType.BROKER, "")):
+    for resource, resource_name in (
+        (ConfigResourceType.TOPIC, topic),
+        (ConfigResourceType.BROKER, ""),
+    ):
         text = image.config_of(resource, resource_name).get(name)
         if text is not None:
             return int(setting.parse(text))
@@ -370,42 +379,42 @@ def _record(
     return PartitionChangeRecord(
         topic_id=topic_id,
         partition_id=partition_id,
-        isr=_changed(old.isr, new.isr),
+        isr=_list_if_changed(old.isr, new.isr),
         leader=NO_LEADER_CHANGE if leader is None else leader,
-        replicas=_changed(old.replicas, new.replicas),
-        adding_replicas=_changed(old.adding_replicas, new.adding_replicas),
-        removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
+        replicas=_list_if_changed(old.replicas, new.replicas),
+        adding_replicas=_list_if_changed(old.adding_replicas, new.adding_replicas),
+        removing_replicas=_list_if_changed(old.removing_replicas, new.removing_replicas),
         directories=directories,
-        eligible_leader_replicas=_changed(old.elr, new.elr),
-        last_known_elr=_changed(old.last_known_elr, new.last_known_elr),
+        eligible_leader_replicas=_list_if_changed(old.elr, new.elr),
+        last_known_elr=_list_if_changed(old.last_known_elr, new.last_known_elr),
         leader_recovery_state=-1 if recovery == old.leader_recovery_state else recovery,
     )
 
 
-def _changed(old: tuple[int, ...], new: tuple[int, ...]) -> list[int] | None:
+def _list_if_changed(old: tuple[int, ...], new: tuple[int, ...]) -> list[int] | None:
     return None if old == new else list(new)
 
 
 def _kept_lost(old: PartitionImage, replicas: Sequence[int] | None) -> tuple[int, ...]:
-    """The lost replicas that are still replicas, which a record need not tell."""
+    """The lost replicas that remain replicas, which a change record need not repeat."""
     kept = old.replicas if replicas is None else replicas
-    return tuple(one for one in old.lost_replicas if one in kept)
+    return tuple(broker_id for broker_id in old.lost_replicas if broker_id in kept)
 
 
 def _without(members: Sequence[int], gone: Collection[int]) -> tuple[int, ...]:
-    return tuple(one for one in members if one not in gone)
+    return tuple(broker_id for broker_id in members if broker_id not in gone)
 
 
-def _or(given: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
+def _new_or_old(given: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
     return old if given is None else tuple(given)
 
 
-# So many leaderships move at once that everybody can follow; the others come with the next round.
+# Bounds one batch of elections, so that brokers can follow; the rest waits for the next check.
 ELECTIONS_MAX = 1000
 
 
 class ElectionType(IntEnum):
-    """Kafka's codes for what ElectLeaders is to do."""
+    """Kafka's codes for the elections of ElectLeaders."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -413,10 +422,10 @@ class ElectionType(IntEnum):
 
 def elect_leaders(
     image: Image, request: ElectLeadersRequest, *, unclean_by_default: bool
-) -> Result[ElectLeadersResponse]:
-    """Hold the elections asked for; each partition has its own outcome.
+) -> CommandResult[ElectLeadersResponse]:
+    """Hold the elections that a request asks for; each partition has its own result.
 
-    Asked for all partitions, it tells only of those that needed an election.
+    If the request asks for all partitions, the response has only those that needed an election.
     """
     try:
         election_type = ElectionType(request.election_type)
@@ -427,7 +436,7 @@ def elect_leaders(
     elections = Elections(image, unclean_by_default=unclean_by_default)
     changes: dict[tuple[str, int], PartitionChangeRecord] = {}
     response = ElectLeadersResponse()
-    for name, partition_ids in _asked(image, request):
+    for name, partition_ids in _requested_partitions(image, request):
         results = ReplicaElectionResult(topic=name)
         for partition_id in partition_ids:
             result = PartitionResult(partition_id=partition_id, error_message=None)
@@ -436,7 +445,7 @@ def elect_leaders(
                     raise KafkaError(
                         ErrorCode.INVALID_REQUEST, "the request names the partition more than once"
                     )
-                topic = _topic(image, name, partition_id)
+                topic = topic_with_partition(image, name, partition_id)
                 changes[name, partition_id] = _elect(elections, topic, partition_id, election_type)
             except KafkaError as error:
                 if error.code is ErrorCode.ELECTION_NOT_NEEDED and request.topic_partitions is None:
@@ -445,24 +454,30 @@ def elect_leaders(
             results.partition_result.append(result)
         if results.partition_result or request.topic_partitions is not None:
             response.replica_election_results.append(results)
-    return Result(tuple(changes.values()), response)
+    return CommandResult(tuple(changes.values()), response)
 
 
-def _asked(image: Image, request: ElectLeadersRequest) -> Iterator[tuple[str, Sequence[int]]]:
+def _requested_partitions(
+    image: Image, request: ElectLeadersRequest
+) -> Iterator[tuple[str, Sequence[int]]]:
     if request.topic_partitions is None:
-        for name, topic in sorted(image.topics.items()):
-            yield name, range(len(topic.partitions))
-    else:
-        for wanted in request.topic_partitions:
-            yield wanted.topic, wanted.partitions
+        return partition_indexes(image)
+    return ((wanted.topic, wanted.partitions) for wanted in request.topic_partitions)
 
 
-def _topic(image: Image, name: str, partition_id: int) -> TopicImage:
+def partition_indexes(image: Image) -> Iterator[tuple[str, Sequence[int]]]:
+    """The name of every topic, in order, and the indexes of its partitions."""
+    for name, topic in sorted(image.topics.items()):
+        yield name, range(len(topic.partitions))
+
+
+def topic_with_partition(image: Image, name: str, partition_id: int) -> TopicImage:
+    """The topic of a partition; KafkaError if there is no such topic or partition."""
     topic = image.topics.get(name)
-    if topic is None or not 0 <= partition_id < len(topic.partitions):
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition_id}"
-        )
+    if topic is None:
+        raise unknown_topic(name)
+    if not 0 <= partition_id < len(topic.partitions):
+        raise unknown_partition(name, partition_id, len(topic.partitions))
     return topic
 
 
@@ -473,7 +488,7 @@ def _elect(
     if election_type is ElectionType.PREFERRED:
         if partition.leader == partition.replicas[0]:
             raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "the preferred leader leads")
-        change = elections.change(topic, partition_id, election=Election.PREFERRED)
+        change = elections.change(topic, partition_id, election=ElectionKind.PREFERRED)
         if change is None:
             raise KafkaError(
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
@@ -482,7 +497,7 @@ def _elect(
         return change
     if partition.leader != NO_LEADER:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "the partition has a leader")
-    change = elections.change(topic, partition_id, election=Election.UNCLEAN)
+    change = elections.change(topic, partition_id, election=ElectionKind.UNCLEAN)
     if change is None:
         raise KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is on an active broker"
@@ -490,11 +505,11 @@ def _elect(
     return change
 
 
-def balance_leaders(image: Image, percentage: int) -> Result[int]:
-    """Give brokers back the leaderships of which they are the first replica.
+def balance_leaders(image: Image, percentage: int) -> CommandResult[int]:
+    """Move leaderships back to the preferred leaders, the first replicas of partitions.
 
-    A broker of which others lead no more than `percentage` of its partitions is left alone, and so
-    is every partition whose first replica could not lead it. Answers how many leaderships move.
+    Brokers are skipped if others lead no more than `percentage` of the partitions that prefer them,
+    and partitions whose first replica cannot lead. The result is the number of moved leaderships.
     """
     owned = Counter[int]()
     strayed: dict[int, list[tuple[TopicImage, int]]] = {}
@@ -506,7 +521,7 @@ def balance_leaders(image: Image, percentage: int) -> Result[int]:
             if partition.leader == preferred:
                 continue
             without_room = image.replicas_without_room(partition)
-            elected = elect_with_room(partition, active, without_room, Election.PREFERRED)
+            elected = elect_with_room(partition, active, without_room, ElectionKind.PREFERRED)
             if elected.leader == preferred:
                 strayed.setdefault(preferred, []).append((topic, partition_id))
     elections = Elections(image, unclean_by_default=False)
@@ -515,16 +530,17 @@ def balance_leaders(image: Image, percentage: int) -> Result[int]:
         if len(strayed[broker_id]) * 100 <= owned[broker_id] * percentage:
             continue
         for topic, partition_id in strayed[broker_id][: ELECTIONS_MAX - len(records)]:
-            change = elections.change(topic, partition_id, election=Election.PREFERRED)
+            change = elections.change(topic, partition_id, election=ElectionKind.PREFERRED)
             assert change is not None, (topic.name, partition_id)
             records.append(change)
-    return Result(tuple(records), len(records))
+    return CommandResult(tuple(records), len(records))
 
 
-def elect_missing_leaders(image: Image, *, unclean_by_default: bool) -> Result[int]:
-    """Leaders for partitions without one, where topics came to allow it after they lost theirs.
+def elect_missing_leaders(image: Image, *, unclean_by_default: bool) -> CommandResult[int]:
+    """Elect leaders for partitions without a leader, e.g. after their topics came to allow it.
 
-    Answers how many partitions got one.
+    The result is the number of partitions that got a leader.
     """
-    changes = Elections(image, unclean_by_default=unclean_by_default).arrivals()[:ELECTIONS_MAX]
-    return Result(tuple(changes), len(changes))
+    elections = Elections(image, unclean_by_default=unclean_by_default)
+    changes = elections.elect_leaderless()[:ELECTIONS_MAX]
+    return CommandResult(tuple(changes), len(changes))

@@ -1,10 +1,10 @@
 """UpdateFeatures: raising and lowering feature levels (KIP-584, KIP-778).
 
 While eligible leader replicas are kept, the controller and every leader must agree on
-`min.insync.replicas`: a leader that commits with fewer replicas in sync than the controller counts
-with would leave eligible ones behind. So the cluster-wide value is a record then, and brokers have
-none of their own, as in Kafka. Unlike Kafka: without a record the controller counts with 1, which
-no leader goes below, so a default of 1 needs none.
+`min.insync.replicas`: a leader that commits with fewer replicas in sync than the controller assumes
+could commit records that eligible replicas lack. So the cluster-wide value is then a record, and
+brokers have no value of their own, as in Kafka. Unlike Kafka: without a record the controller
+assumes 1, the least that a leader can have, so a default of 1 needs no record.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from headrace.metadata.features import (
     levels_of,
     loses_metadata,
     missing_dependency,
-    ranges_told,
-    unsupported,
+    supported_ranges,
+    unsupported_reason,
 )
-from headrace.metadata.image import Image, ResourceType
-from headrace.metadata.records import Result
+from headrace.metadata.image import ConfigResourceType, Image
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.metadata_records import ConfigRecord, FeatureLevelRecord
 from headrace.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -40,7 +40,7 @@ _FAILED = "no feature was changed, because of this one: "
 
 
 class UpgradeType(IntEnum):
-    """Kafka's codes for what an update may do."""
+    """Kafka's codes for the direction of an update."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -51,26 +51,28 @@ _UPGRADE_TYPES = frozenset(UpgradeType)
 
 
 def bootstrap(image: Image, *, min_insync_replicas: int) -> tuple[Message, ...]:
-    """The records that a log without feature levels needs before anything else.
+    """The first records of a log without feature levels; none for any other log.
 
-    `min_insync_replicas` is the one of the controller's own configuration.
+    `min_insync_replicas` is that of the controller's own configuration.
     """
     is_new = not image.brokers and not image.topics
     levels = bootstrap_records(image.features, new_cluster=is_new)
-    if not any(one.name == ELR_VERSION for one in levels):
+    if not any(record.name == ELR_VERSION for record in levels):
         return levels
     return (*levels, *_min_isr_records(image, min_insync_replicas))
 
 
 def _min_isr_records(image: Image, min_insync_replicas: int) -> list[ConfigRecord]:
-    """What makes all brokers agree on the default of `min.insync.replicas`."""
+    """The records that make all brokers agree on the default of `min.insync.replicas`."""
     records = []
-    if min_insync_replicas > 1 and MIN_ISR_SETTING not in image.config_of(ResourceType.BROKER, ""):
+    if min_insync_replicas > 1 and MIN_ISR_SETTING not in image.config_of(
+        ConfigResourceType.BROKER, ""
+    ):
         records.append(_min_isr_record("", str(min_insync_replicas)))
     records += [
         _min_isr_record(resource.name, None)
         for resource, settings in image.configs.items()
-        if resource.resource_type == ResourceType.BROKER
+        if resource.resource_type == ConfigResourceType.BROKER
         and resource.name
         and MIN_ISR_SETTING in settings
     ]
@@ -79,7 +81,10 @@ def _min_isr_records(image: Image, min_insync_replicas: int) -> list[ConfigRecor
 
 def _min_isr_record(broker: str, value: str | None) -> ConfigRecord:
     return ConfigRecord(
-        resource_type=ResourceType.BROKER, resource_name=broker, name=MIN_ISR_SETTING, value=value
+        resource_type=ConfigResourceType.BROKER,
+        resource_name=broker,
+        name=MIN_ISR_SETTING,
+        value=value,
     )
 
 
@@ -91,18 +96,19 @@ def update_features(
     kraft_version: int,
     controllers: Mapping[int, Ranges | None],
     min_insync_replicas: int = 1,
-) -> Result[UpdateFeaturesResponse]:
+) -> CommandResult[UpdateFeaturesResponse]:
     """Change feature levels, all of the request or none.
 
     `node_id` is this controller. `controllers` are the other voters with the ranges they support,
-    None if one could not be asked; those that are brokers too need not be among them. What a
-    request does to `kraft.version` is only checked here: see `raises_kraft_version`.
-    `min_insync_replicas` is the one of the controller's own configuration.
+    None if a voter could not be asked; voters that are registered brokers may be left out. A change
+    of `kraft.version` is only checked here: see `raises_kraft_version`.
+    `min_insync_replicas` is that of the controller's own configuration.
     """
     levels = {**levels_of(image.features), KRAFT_VERSION: kraft_version}
     changes: dict[str, int] = {}
-    # Of two updates of one feature the last one counts, as in Kafka.
-    for update in {one.feature: one for one in request.feature_updates}.values():
+    # The last update of a feature counts, as in Kafka.
+    last_updates = {update.feature: update for update in request.feature_updates}
+    for update in last_updates.values():
         try:
             _check_type(update, levels)
             _check_support(image, update, node_id, controllers)
@@ -128,23 +134,23 @@ def update_features(
     response = UpdateFeaturesResponse(
         error_message=None,
         results=[
-            UpdatableFeatureResult(feature=one.feature, error_message=None)
-            for one in request.feature_updates
+            UpdatableFeatureResult(feature=update.feature, error_message=None)
+            for update in request.feature_updates
         ],
     )
-    return Result(() if request.validate_only else tuple(records), response)
+    return CommandResult(() if request.validate_only else tuple(records), response)
 
 
-def _refused(feature: str, level: int, error: KafkaError) -> Result[UpdateFeaturesResponse]:
+def _refused(feature: str, level: int, error: KafkaError) -> CommandResult[UpdateFeaturesResponse]:
     text = f"{_FAILED}{feature} cannot be set to {level}: {error.detail}"
-    return Result((), UpdateFeaturesResponse(error_code=error.code, error_message=text))
+    return CommandResult((), UpdateFeaturesResponse(error_code=error.code, error_message=text))
 
 
 def raises_kraft_version(request: UpdateFeaturesRequest, kraft_version: int) -> bool:
-    """Whether a request that was found valid wants the voters in the log, where they are not."""
+    """Whether a valid request raises `kraft.version`, which moves the voters into the log."""
     return any(
-        one.feature == KRAFT_VERSION and one.max_version_level > kraft_version
-        for one in request.feature_updates
+        update.feature == KRAFT_VERSION and update.max_version_level > kraft_version
+        for update in request.feature_updates
     )
 
 
@@ -155,7 +161,7 @@ def _invalid(text: str) -> KafkaError:
 def _check_type(update: FeatureUpdateKey, levels: Mapping[str, int]) -> None:
     level, current = update.max_version_level, levels.get(update.feature, 0)
     upgrade_type = update.upgrade_type
-    if update.allow_downgrade:  # Of version 0, which has no types.
+    if update.allow_downgrade:  # Version 0 of the request has this in place of types.
         upgrade_type = UpgradeType.SAFE_DOWNGRADE if level < current else UpgradeType.UPGRADE
     if upgrade_type not in _UPGRADE_TYPES:
         raise _invalid(f"the upgrade type {upgrade_type} is not known")
@@ -173,16 +179,19 @@ def _check_support(
     node_id: int,
     controllers: Mapping[int, Ranges | None],
 ) -> None:
-    """KafkaError unless every node that is known supports the level."""
+    """Raise KafkaError unless every known node supports the level."""
     name, level = update.feature, update.max_version_level
-    told = {f"controller {node_id}": SUPPORTED}
-    told |= {f"broker {one.broker_id}": ranges_told(one.features) for one in image.brokers.values()}
+    ranges_by_node = {f"controller {node_id}": SUPPORTED}
+    ranges_by_node |= {
+        f"broker {broker.broker_id}": supported_ranges(broker.features)
+        for broker in image.brokers.values()
+    }
     for controller_id, ranges in controllers.items():
         if ranges is None:
             raise _invalid(f"controller {controller_id} does not tell what it supports")
-        told[f"controller {controller_id}"] = ranges
-    for node, ranges in told.items():
-        reason = unsupported(ranges, name, level)
+        ranges_by_node[f"controller {controller_id}"] = ranges
+    for node, ranges in ranges_by_node.items():
+        reason = unsupported_reason(ranges, name, level)
         if reason is not None:
             raise _invalid(f"{node} {reason}")
 

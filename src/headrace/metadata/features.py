@@ -1,9 +1,9 @@
-"""Feature levels: what of a cluster is switched on, and what this version knows of each feature.
+"""Feature levels: those of a cluster, and the levels that this version supports.
 
 Rule: the levels of a cluster are FeatureLevelRecords in its metadata log, so that every node agrees
-on them, and they change only when somebody asks for it: a node that knows more waits until then. A
-node that meets a level it does not know stops. `kraft.version` is the exception: the quorum's own
-control records tell it.
+on them. They change only by UpdateFeatures: a node that supports more waits for that. A node that
+reads a level it does not support stops. `kraft.version` is the exception: its level is in control
+records of the quorum.
 """
 
 from collections.abc import Mapping
@@ -40,24 +40,23 @@ class VersionRange(NamedTuple):
 
 Ranges = Mapping[str, VersionRange]
 
-# Of a feature that a node does not name: it can only be off.
+# The range of a feature that a node does not name: it can only be off.
 UNSUPPORTED = VersionRange(0, 0)
 
-# From 17 on brokers register with their directories, without which it is not known whose disk was
-# replaced.
+# From 17 on brokers register with their directories, which show that a disk was replaced.
 _METADATA_VERSION_MIN = 17
 METADATA_VERSION_MAX = 30
-# From here on the directories of a broker that take no records are told.
+# From this level on records have the full directories of a broker.
 CORDONED_DIRECTORIES_SINCE = 30
 
-# The levels that changed what records say: a log that is written at one of them, or above, may have
-# what is lost below.
+# The levels that added fields to records: a log written at such a level, or above, may have fields
+# that are lost below it.
 _METADATA_CHANGES = frozenset({17, 23, 30})
 
 # From 23 on records of partitions have room for eligible leader replicas (KIP-966).
 _ELR_METADATA_VERSION_MIN = 23
 
-# What this version supports. Features of Kafka 4.3 that are not here, and so are off: group.version
+# The levels this version supports. Features of Kafka 4.3 that are not here are off: group.version
 # (KIP-848), share.version (KIP-932) and streams.version (KIP-1071).
 SUPPORTED: Ranges = MappingProxyType(
     {
@@ -68,17 +67,17 @@ SUPPORTED: Ranges = MappingProxyType(
     }
 )
 
-# The levels of a cluster whose log is from before there were levels.
+# The levels of a cluster whose log was written before levels were recorded.
 BOOTSTRAP_LEVELS: Mapping[str, int] = MappingProxyType(
     {METADATA_VERSION: METADATA_VERSION_MAX, TRANSACTION_VERSION: 2}
 )
 
-# The levels of a new cluster. One that is older than a feature has it off until it is raised.
+# The levels of a new cluster. In older clusters a new feature is off until it is raised.
 NEW_CLUSTER_LEVELS: Mapping[str, int] = MappingProxyType({**BOOTSTRAP_LEVELS, ELR_VERSION: 1})
 
-# A broker that tells no ranges is of a version before there were levels. It acts by those of
-# `BOOTSTRAP_LEVELS`, whatever the log says.
-_UNTOLD: Ranges = MappingProxyType(
+# The ranges of a broker that registers without ranges: its version is from before levels were
+# recorded, and it acts by `BOOTSTRAP_LEVELS` whatever the log has.
+_DEFAULT_RANGES: Ranges = MappingProxyType(
     {name: VersionRange(level, level) for name, level in BOOTSTRAP_LEVELS.items()}
     | {KRAFT_VERSION: VersionRange(0, 1)}
 )
@@ -93,14 +92,14 @@ _RECORD_VERSIONS: dict[type[Message], tuple[tuple[int, int], ...]] = {
 
 
 def levels_of(features: Mapping[str, int]) -> Mapping[str, int]:
-    """The levels of a cluster by the features of its image."""
+    """The levels of a cluster with the features of its image."""
     return features if METADATA_VERSION in features else BOOTSTRAP_LEVELS
 
 
 def bootstrap_records(
     features: Mapping[str, int], *, new_cluster: bool
 ) -> tuple[FeatureLevelRecord, ...]:
-    """The records that a log without levels needs, `metadata.version` first."""
+    """The first records of a log without levels, `metadata.version` first; else none."""
     if METADATA_VERSION in features:
         return ()
     levels = NEW_CLUSTER_LEVELS if new_cluster else BOOTSTRAP_LEVELS
@@ -110,19 +109,19 @@ def bootstrap_records(
 
 
 def missing_dependency(levels: Mapping[str, int]) -> tuple[str, str] | None:
-    """A feature whose level needs another one that is not there, and the reason; None if none."""
+    """A feature whose level depends on a level that is not set, and the reason; None if none."""
     if levels.get(ELR_VERSION, 0) > 0 and levels[METADATA_VERSION] < _ELR_METADATA_VERSION_MIN:
         return ELR_VERSION, f"it needs {METADATA_VERSION} at level {_ELR_METADATA_VERSION_MIN}"
     return None
 
 
-def ranges_told(ranges: Ranges) -> Ranges:
-    """The ranges a broker supports, by those it registered with."""
-    return ranges or _UNTOLD
+def supported_ranges(ranges: Ranges) -> Ranges:
+    """The levels a broker supports, given the ranges that it registered with."""
+    return ranges or _DEFAULT_RANGES
 
 
-def unsupported(ranges: Ranges, name: str, level: int) -> str | None:
-    """Why a node does not support a level of a feature, None if it does."""
+def unsupported_reason(ranges: Ranges, name: str, level: int) -> str | None:
+    """The reason why a node does not support a level of a feature, None if it does."""
     supported = ranges.get(name, UNSUPPORTED)
     if supported.includes(level):
         return None
@@ -132,12 +131,12 @@ def unsupported(ranges: Ranges, name: str, level: int) -> str | None:
 
 
 def loses_metadata(level: int, target: int) -> bool:
-    """Whether records of `metadata.version` `level` may say what those of a lower one cannot."""
+    """Whether records written at `level` of `metadata.version` have fields that `target` lacks."""
     return any(target < change <= level for change in _METADATA_CHANGES)
 
 
 def record_version(record_type: type[Message], metadata_version: int) -> int:
-    """The version at which records of a type are written at a level of `metadata.version`."""
+    """The version of a record type that is written at a level of `metadata.version`."""
     for since, version in _RECORD_VERSIONS.get(record_type, ()):
         if metadata_version >= since:
             return version

@@ -1,7 +1,7 @@
-"""The cluster as the metadata log tells it: what replaying its records gives.
+"""The image: the state of the cluster after replaying the metadata log up to an offset.
 
-Rule: an image never changes. `apply` returns a new one that shares every map the records left
-alone, so readers may keep theirs for as long as they like.
+Rule: an image is immutable. `apply` returns a new image that shares every map that the records do
+not change, so readers may keep an image for as long as they like.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ from headrace.metadata.features import (
     Ranges,
     VersionRange,
     levels_of,
-    unsupported,
+    unsupported_reason,
 )
 from headrace.metadata.records import MetadataError
 from headrace.metadata.topic_names import collision_key
@@ -42,7 +42,7 @@ from headrace.types import uuid_text
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 
-# Kafka's ids for where a replica is when that is no directory: not told, and on a disk that failed.
+# Kafka's reserved directory ids of a replica: directory not known, and directory failed.
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
 LOST_DIRECTORY = bytes(15) + b"\x02"
 
@@ -50,8 +50,8 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class ResourceType(IntEnum):
-    """Kafka's codes for what a config belongs to."""
+class ConfigResourceType(IntEnum):
+    """Kafka's codes for the resources that have configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -60,18 +60,18 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
-class ConfigResource(NamedTuple):
-    """A topic, group or subscription to metrics by name, or a broker by its id as text.
+class ConfigKey(NamedTuple):
+    """A topic, group or client metrics subscription by name, or a broker by its id as text.
 
-    The broker "" is the cluster-wide default.
+    The broker "" is the cluster-wide default of brokers.
     """
 
     resource_type: int
     name: str
 
 
-class Endpoint(NamedTuple):
-    """An address of a broker."""
+class EndpointImage(NamedTuple):
+    """The address of a broker's listener."""
 
     name: str
     host: str
@@ -81,16 +81,16 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. A leader of -1 means it has none; `leader_epoch` grows with every election.
+    """A partition. A leader of -1 means no leader; `leader_epoch` grows with every election.
 
-    `lost_replicas` are those that their brokers cannot read from disk, and so cannot lead.
-    `directories` has the data directories of replicas whose brokers told them, by broker: of those
-    that are, or were, in one that is full.
+    `lost_replicas` are replicas whose brokers cannot read them from disk, so they cannot lead.
+    `directories` has the data directories of replicas, by broker, as far as brokers reported them:
+    they report only replicas in a directory that is, or was, full.
 
     `elr` are the eligible leader replicas (KIP-966): out of the ISR, and yet sure to have every
     committed record, since nothing is committed while fewer than `min.insync.replicas` are in sync.
-    `last_known_elr` were in the ISR or eligible until their brokers restarted uncleanly: they may
-    have lost records, and are asked for what they have left when nobody is eligible any more.
+    `last_known_elr` were in the ISR or the ELR until their brokers restarted uncleanly: they may
+    have lost records, and take part in a recovery election when no replica is eligible any more.
     Invariant: no replica is in two of `isr`, `elr` and `last_known_elr`.
     """
 
@@ -115,40 +115,40 @@ class PartitionImage:
         return UNASSIGNED_DIRECTORY
 
     def directories_among(self, replicas: Iterable[int]) -> tuple[tuple[int, bytes], ...]:
-        """The directories that are known of these replicas, in their order."""
+        """The known directories of these replicas, in the order of the replicas."""
         known = dict(self.directories)
-        return tuple((one, known[one]) for one in replicas if one in known)
+        return tuple((broker_id, known[broker_id]) for broker_id in replicas if broker_id in known)
 
     def changed(self, record: PartitionChangeRecord) -> "PartitionImage":
-        """The partition after a change; naming the leader is an election, even of the same."""
+        """The partition after a change. A record with a leader is an election, even of the same."""
         elected = record.leader != NO_LEADER_CHANGE
         recovery = record.leader_recovery_state
-        replicas = _or(record.replicas, self.replicas)
+        replicas = _new_or_old(record.replicas, self.replicas)
         if record.directories is None:
-            lost = tuple(one for one in self.lost_replicas if one in replicas)
+            lost = tuple(broker_id for broker_id in self.lost_replicas if broker_id in replicas)
             directories = self.directories_among(replicas)
         else:
-            lost = _lost(replicas, record.directories)
-            directories = _told(replicas, record.directories)
+            lost = _replicas_lost(replicas, record.directories)
+            directories = _known_directories(replicas, record.directories)
         return PartitionImage(
             replicas=replicas,
-            isr=_or(record.isr, self.isr),
+            isr=_new_or_old(record.isr, self.isr),
             leader=record.leader if elected else self.leader,
             leader_epoch=self.leader_epoch + elected,
             partition_epoch=self.partition_epoch + 1,
             leader_recovery_state=self.leader_recovery_state if recovery < 0 else recovery,
-            adding_replicas=_or(record.adding_replicas, self.adding_replicas),
-            removing_replicas=_or(record.removing_replicas, self.removing_replicas),
+            adding_replicas=_new_or_old(record.adding_replicas, self.adding_replicas),
+            removing_replicas=_new_or_old(record.removing_replicas, self.removing_replicas),
             lost_replicas=lost,
-            elr=_or(record.eligible_leader_replicas, self.elr),
-            last_known_elr=_or(record.last_known_elr, self.last_known_elr),
+            elr=_new_or_old(record.eligible_leader_replicas, self.elr),
+            last_known_elr=_new_or_old(record.last_known_elr, self.last_known_elr),
             directories=directories,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic; partition n is `partitions[n]`."""
+    """A topic; partition n is `partitions[n]`."""
 
     name: str
     topic_id: bytes
@@ -157,16 +157,16 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One registered broker. A fenced one is not told to clients and leads nothing.
+    """A registered broker. A fenced broker is hidden from clients and leads no partition.
 
-    `features` are the ranges of levels that it told, empty if it is of a version that tells none.
-    `cordoned_log_dirs` are the directories that take no records, because they are full.
+    `features` are the supported levels that it registered with, empty from versions before levels.
+    `cordoned_log_dirs` are the directories that accept no records, because they are full.
     """
 
     broker_id: int
     epoch: int
     incarnation_id: bytes
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[EndpointImage, ...]
     rack: str | None
     fenced: bool
     in_controlled_shutdown: bool = False
@@ -176,96 +176,104 @@ class BrokerImage:
 
     @property
     def is_active(self) -> bool:
-        """Whether it can be given replicas and leaderships."""
+        """Whether the broker can be given replicas and leaderships."""
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
     def has_room(self) -> bool:
-        """Whether each of its replicas can take records: none of its directories is full."""
+        """Whether none of its directories is full, so that every replica accepts records."""
         return not self.cordoned_log_dirs
 
     def lacks_room(self, directory: bytes) -> bool:
-        """Whether a replica in a directory takes no records; it may not be known in which it is."""
+        """Whether a replica in a directory, which may be unknown, accepts no records."""
         return directory in self.cordoned_log_dirs or not self.has_room_for_replicas
 
     @property
     def has_room_for_replicas(self) -> bool:
-        """Whether a new replica would find a directory that is not full."""
+        """Whether a directory is not full, so that a new replica can be placed there."""
         return self.has_room or not set(self.log_dirs) <= set(self.cordoned_log_dirs)
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The whole cluster at one point of the metadata log.
+    """The whole cluster at an offset of the metadata log.
 
     Invariant: `topics` and `topics_by_id` hold the same topics, `partition_count` counts their
-    partitions, and `collisions` maps the collision key of each name that has one to that name.
+    partitions, and `collisions` maps the collision keys of topic names to the names.
     """
 
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[bytes, TopicImage] = field(default_factory=dict)
-    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    configs: Mapping[ConfigKey, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     collisions: Mapping[str, str] = field(default_factory=dict)
     partition_count: int = 0
     next_producer_id: int = 0
 
     def apply(self, records: Iterable[Message]) -> "Image":
-        """The image after `records`; MetadataError if they cannot follow this one."""
-        draft = _Draft(self)
+        """The image after `records`; MetadataError if they contradict this image."""
+        draft = _ImageDraft(self)
         for record in records:
             draft.replay(record)
         return draft.finish()
 
     @property
     def metadata_version(self) -> int:
-        """The level at which records are written."""
+        """The level of `metadata.version`, which decides the versions of new records."""
         return levels_of(self.features)[METADATA_VERSION]
 
     @property
     def has_elr(self) -> bool:
-        """Whether eligible leader replicas are kept."""
+        """Whether the feature of eligible leader replicas is on."""
         return levels_of(self.features).get(ELR_VERSION, 0) > 0
 
-    def config_of(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
-        """The settings a topic or broker was given, empty if none."""
-        return self.configs.get(ConfigResource(resource_type, name), {})
+    def config_of(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
+        """The dynamic settings of a topic or broker, empty if there are none."""
+        return self.configs.get(ConfigKey(resource_type, name), {})
 
     def broker_overrides(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """A broker's dynamic settings and the cluster's, as `BrokerConfig.with_overrides` takes."""
-        own = self.config_of(ResourceType.BROKER, str(broker_id))
-        return own, self.config_of(ResourceType.BROKER, "")
+        """A broker's own and the cluster-wide settings, for `BrokerConfig.with_overrides`."""
+        own = self.config_of(ConfigResourceType.BROKER, str(broker_id))
+        return own, self.config_of(ConfigResourceType.BROKER, "")
 
     def active_racks(self) -> dict[int, str | None]:
         """The brokers that can be given replicas, with their racks."""
-        return {one.broker_id: one.rack for one in self.brokers.values() if one.is_active}
+        return {
+            broker.broker_id: broker.rack for broker in self.brokers.values() if broker.is_active
+        }
 
     def racks_for_replicas(self) -> dict[int, str | None]:
-        """The brokers for new replicas, with their racks: those with room, if there are any."""
+        """The brokers for new replicas, with their racks: with room, or all if none has room."""
         active = self.active_racks()
-        roomy = {one: active[one] for one in active if self.brokers[one].has_room_for_replicas}
+        roomy = {
+            broker_id: active[broker_id]
+            for broker_id in active
+            if self.brokers[broker_id].has_room_for_replicas
+        }
         return roomy or active
 
     def brokers_without_room(self) -> frozenset[int]:
-        """The active brokers of which a data directory is full."""
+        """The active brokers that have a full data directory."""
         return frozenset(
-            one.broker_id for one in self.brokers.values() if one.is_active and not one.has_room
+            broker.broker_id
+            for broker in self.brokers.values()
+            if broker.is_active and not broker.has_room
         )
 
     def replicas_without_room(self, partition: PartitionImage) -> frozenset[int]:
-        """The replicas of a partition that take no records, as their data directory is full."""
+        """The replicas of a partition that accept no records: their data directory is full."""
         return frozenset(
-            one
-            for one in partition.replicas
-            if (broker := self.brokers.get(one)) is not None
+            broker_id
+            for broker_id in partition.replicas
+            if (broker := self.brokers.get(broker_id)) is not None
             and not broker.has_room
-            and broker.lacks_room(partition.directory_of(one))
+            and broker.lacks_room(partition.directory_of(broker_id))
         )
 
     def inactive_brokers(self) -> list[int]:
-        """The brokers that are registered, and down or about to be."""
-        return [one.broker_id for one in self.brokers.values() if not one.is_active]
+        """The registered brokers that are fenced or shutting down."""
+        return [broker.broker_id for broker in self.brokers.values() if not broker.is_active]
 
 
 class _CopyOnWrite(Generic[Key, Value]):
@@ -283,7 +291,7 @@ class _CopyOnWrite(Generic[Key, Value]):
         return self._copied
 
 
-class _Draft:
+class _ImageDraft:
     """The next image while records are replayed into it.
 
     The partitions of a touched topic are a list until `finish`, because a topic of ten thousand
@@ -351,7 +359,7 @@ class _Draft:
         self._partition_count -= len(partitions)
         del self._topics.edit()[topic.name]
         del self._topics_by_id.edit()[record.topic_id]
-        resource = ConfigResource(ResourceType.TOPIC, topic.name)
+        resource = ConfigKey(ConfigResourceType.TOPIC, topic.name)
         if resource in self._configs.view:
             del self._configs.edit()[resource]
         key = collision_key(topic.name)
@@ -369,10 +377,10 @@ class _Draft:
             leader_recovery_state=record.leader_recovery_state,
             adding_replicas=tuple(record.adding_replicas),
             removing_replicas=tuple(record.removing_replicas),
-            lost_replicas=_lost(record.replicas, record.directories),
+            lost_replicas=_replicas_lost(record.replicas, record.directories),
             elr=tuple(record.eligible_leader_replicas or ()),
             last_known_elr=tuple(record.last_known_elr or ()),
-            directories=_told(record.replicas, record.directories),
+            directories=_known_directories(record.replicas, record.directories),
         )
         if not 0 <= record.partition_id <= len(partitions):
             raise MetadataError(
@@ -394,7 +402,7 @@ class _Draft:
 
     def _config(self, record: ConfigRecord) -> None:
         configs = self._configs.edit()
-        resource = ConfigResource(record.resource_type, record.resource_name)
+        resource = ConfigKey(record.resource_type, record.resource_name)
         settings = dict(configs.get(resource, {}))
         if record.value is None:
             settings.pop(record.name, None)
@@ -414,8 +422,8 @@ class _Draft:
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
         endpoints = (
-            Endpoint(one.name, one.host, one.port, one.security_protocol)
-            for one in record.end_points
+            EndpointImage(endpoint.name, endpoint.host, endpoint.port, endpoint.security_protocol)
+            for endpoint in record.end_points
         )
         self._brokers.edit()[record.broker_id] = BrokerImage(
             broker_id=record.broker_id,
@@ -427,8 +435,10 @@ class _Draft:
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=tuple(record.log_dirs),
             features={
-                one.name: VersionRange(one.min_supported_version, one.max_supported_version)
-                for one in record.features
+                feature.name: VersionRange(
+                    feature.min_supported_version, feature.max_supported_version
+                )
+                for feature in record.features
             },
             cordoned_log_dirs=tuple(record.cordoned_log_dirs or ()),
         )
@@ -469,8 +479,8 @@ class _Draft:
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
         if record.name == KRAFT_VERSION:
-            return  # The quorum's control records tell it.
-        reason = unsupported(SUPPORTED, record.name, record.feature_level)
+            return  # The quorum's control records hold its level.
+        reason = unsupported_reason(SUPPORTED, record.name, record.feature_level)
         if reason is not None:
             raise MetadataError(
                 f"the cluster has {record.name} at level {record.feature_level}: this version"
@@ -482,46 +492,53 @@ class _Draft:
             self._features.edit()[record.name] = record.feature_level
 
     def _no_op(self, record: NoOpRecord) -> None:
-        """Nothing: the record only moves the log's end offset."""
+        """Do nothing: the record only moves the log's end offset."""
 
 
-_HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
-    BrokerRegistrationChangeRecord: _Draft._broker_registration_change,
-    ConfigRecord: _Draft._config,
-    FeatureLevelRecord: _Draft._feature_level,
-    FenceBrokerRecord: _Draft._fence_broker,
-    NoOpRecord: _Draft._no_op,
-    PartitionChangeRecord: _Draft._partition_change,
-    PartitionRecord: _Draft._partition,
-    ProducerIdsRecord: _Draft._producer_ids,
-    RegisterBrokerRecord: _Draft._register_broker,
-    RemoveTopicRecord: _Draft._remove_topic,
-    TopicRecord: _Draft._topic_record,
-    UnfenceBrokerRecord: _Draft._unfence_broker,
-    UnregisterBrokerRecord: _Draft._unregister_broker,
+_HANDLERS: dict[type[Message], Callable[[_ImageDraft, Any], None]] = {
+    BrokerRegistrationChangeRecord: _ImageDraft._broker_registration_change,
+    ConfigRecord: _ImageDraft._config,
+    FeatureLevelRecord: _ImageDraft._feature_level,
+    FenceBrokerRecord: _ImageDraft._fence_broker,
+    NoOpRecord: _ImageDraft._no_op,
+    PartitionChangeRecord: _ImageDraft._partition_change,
+    PartitionRecord: _ImageDraft._partition,
+    ProducerIdsRecord: _ImageDraft._producer_ids,
+    RegisterBrokerRecord: _ImageDraft._register_broker,
+    RemoveTopicRecord: _ImageDraft._remove_topic,
+    TopicRecord: _ImageDraft._topic_record,
+    UnfenceBrokerRecord: _ImageDraft._unfence_broker,
+    UnregisterBrokerRecord: _ImageDraft._unregister_broker,
 }
 
 
-def _or(changed: list[int] | None, unchanged: tuple[int, ...]) -> tuple[int, ...]:
-    """A list of a change record, where null means "as it was"."""
+def _new_or_old(changed: list[int] | None, unchanged: tuple[int, ...]) -> tuple[int, ...]:
+    """A field of a change record, in which null means that the old value stays."""
     return unchanged if changed is None else tuple(changed)
 
 
-def _lost(replicas: Iterable[int], directories: Iterable[bytes]) -> tuple[int, ...]:
-    """The replicas whose directory is no longer there; a record may tell no directories at all."""
+def _replicas_lost(replicas: Iterable[int], directories: Iterable[bytes]) -> tuple[int, ...]:
+    """The replicas whose directory failed; a record may have no directories at all."""
     placed = zip(replicas, directories, strict=False)
     return tuple(broker_id for broker_id, directory in placed if directory == LOST_DIRECTORY)
 
 
-def _told(replicas: Iterable[int], directories: Iterable[bytes]) -> tuple[tuple[int, bytes], ...]:
-    """The replicas whose directory a record tells."""
+def _known_directories(
+    replicas: Iterable[int], directories: Iterable[bytes]
+) -> tuple[tuple[int, bytes], ...]:
+    """The replicas whose directory is known from a record, each with its directory."""
+    unknown = (LOST_DIRECTORY, UNASSIGNED_DIRECTORY)
     placed = zip(replicas, directories, strict=False)
-    return tuple(one for one in placed if one[1] not in (LOST_DIRECTORY, UNASSIGNED_DIRECTORY))
+    return tuple(
+        (broker_id, directory) for broker_id, directory in placed if directory not in unknown
+    )
 
 
 def directories_of(partition: PartitionImage) -> list[bytes]:
-    """Where replicas are, as records tell it: the inverse of what an image reads from them."""
+    """The directories of all replicas in order, as records have them."""
     return [
-        LOST_DIRECTORY if one in partition.lost_replicas else partition.directory_of(one)
-        for one in partition.replicas
+        LOST_DIRECTORY
+        if broker_id in partition.lost_replicas
+        else partition.directory_of(broker_id)
+        for broker_id in partition.replicas
     ]

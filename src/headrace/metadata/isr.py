@@ -1,17 +1,17 @@
-"""Commands on replicas: AlterPartition for those in sync, AssignReplicasToDirs for lost ones.
+"""AlterPartition, which changes ISRs, and AssignReplicasToDirs, which reports lost replicas.
 
-Rule: compare and set. A leader names the state it knows, by leader epoch and partition epoch; if
-that is not the newest one it is refused, and learns the newest from the log.
+Rule: compare and set. A leader names the leader epoch and partition epoch that it knows; if they
+are not the newest the change is refused, and the leader learns the newest from the log.
 """
 
 from collections.abc import Sequence
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.brokers import registered
+from headrace.metadata.brokers import registered_broker
 from headrace.metadata.elections import RECOVERED, RECOVERING, Elections
 from headrace.metadata.image import Image, PartitionImage, TopicImage
-from headrace.metadata.reassignments import finished
-from headrace.metadata.records import Result
+from headrace.metadata.reassignments import finished_reassignment
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -35,12 +35,12 @@ _ANY_EPOCH = -1
 
 def alter_partition(
     image: Image, request: AlterPartitionRequest, *, unclean_by_default: bool
-) -> Result[AlterPartitionResponse]:
-    """Give partitions the ISRs their leader asks for; each partition has its own outcome.
+) -> CommandResult[AlterPartitionResponse]:
+    """Give partitions the ISRs that their leader asks for; each partition has its own result.
 
-    An ISR that has every replica a reassignment waits for also ends the reassignment.
+    An ISR with every target replica of a reassignment also ends the reassignment.
     """
-    registered(image, request.broker_id, request.broker_epoch)
+    registered_broker(image, request.broker_id, request.broker_epoch)
     elections = Elections(image, unclean_by_default=unclean_by_default)
     records: list[Message] = []
     altered = set[tuple[bytes, int]]()
@@ -58,16 +58,16 @@ def alter_partition(
                         ErrorCode.INVALID_REQUEST, "the request names the partition more than once"
                     )
                 topic = _topic(image, wanted_topic.topic_id)
-                partition = _checked(image, request.broker_id, topic, wanted)
+                partition = _partition_to_alter(image, request.broker_id, topic, wanted)
                 change = _change(elections, topic, partition, wanted)
                 if change is not None:
                     altered.add(place)
                     records.append(change)
                     partition = partition.changed(change)
-                _tell(result, partition, request.broker_id)
+                _fill_result(result, partition, request.broker_id)
             except KafkaError as error:
                 result.error_code = error.code
-    return Result(tuple(records), response)
+    return CommandResult(tuple(records), response)
 
 
 def _topic(image: Image, topic_id: bytes) -> TopicImage:
@@ -78,14 +78,16 @@ def _topic(image: Image, topic_id: bytes) -> TopicImage:
 
 
 def _wanted_isr(wanted: PartitionData) -> Sequence[BrokerState]:
-    """The new ISR; before version 3 it comes without the epochs of its members."""
+    """The requested ISR; before version 3 its members have no broker epochs."""
     return wanted.new_isr_with_epochs or [
-        BrokerState(broker_id=one, broker_epoch=_ANY_EPOCH) for one in wanted.new_isr
+        BrokerState(broker_id=broker_id, broker_epoch=_ANY_EPOCH) for broker_id in wanted.new_isr
     ]
 
 
-def _checked(image: Image, leader: int, topic: TopicImage, wanted: PartitionData) -> PartitionImage:
-    """The partition as it is; KafkaError if the leader may not change it so."""
+def _partition_to_alter(
+    image: Image, leader: int, topic: TopicImage, wanted: PartitionData
+) -> PartitionImage:
+    """The partition to alter; KafkaError if the sender may not make this change."""
     if not 0 <= wanted.partition_index < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     partition = topic.partitions[wanted.partition_index]
@@ -93,7 +95,7 @@ def _checked(image: Image, leader: int, topic: TopicImage, wanted: PartitionData
         wanted.leader_epoch > partition.leader_epoch
         or wanted.partition_epoch > partition.partition_epoch
     ):
-        # Somebody else has changed the partition: this is not the active controller any more.
+        # A newer controller has changed the partition: this is not the active controller any more.
         raise KafkaError(ErrorCode.NOT_CONTROLLER)
     if wanted.leader_epoch < partition.leader_epoch:
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -106,14 +108,14 @@ def _checked(image: Image, leader: int, topic: TopicImage, wanted: PartitionData
 
 
 def _check_isr(image: Image, partition: PartitionImage, wanted: PartitionData) -> None:
-    members = [one.broker_id for one in _wanted_isr(wanted)]
+    members = [member.broker_id for member in _wanted_isr(wanted)]
     recovery = wanted.leader_recovery_state
     if (
         len(set(members)) != len(members)
         or not set(members) <= set(partition.replicas)
         or partition.leader not in members
         or recovery not in (RECOVERED, RECOVERING)
-        # Until the leader's log is the partition's, nobody can be in sync with it.
+        # Until the leader's log is recovered, no follower can be in sync with it.
         or (recovery == RECOVERING and len(members) > 1)
         or (recovery == RECOVERING and partition.leader_recovery_state == RECOVERED)
     ):
@@ -124,7 +126,7 @@ def _check_isr(image: Image, partition: PartitionImage, wanted: PartitionData) -
         if (
             broker is None
             or not broker.is_active
-            # Its broker lives, and cannot read its log.
+            # Its broker is active, but cannot read the log.
             or member.broker_id in partition.lost_replicas
             or member.broker_epoch not in (_ANY_EPOCH, broker.epoch)
         ):
@@ -134,9 +136,9 @@ def _check_isr(image: Image, partition: PartitionImage, wanted: PartitionData) -
 def _change(
     elections: Elections, topic: TopicImage, partition: PartitionImage, wanted: PartitionData
 ) -> PartitionChangeRecord | None:
-    isr: Sequence[int] = [one.broker_id for one in _wanted_isr(wanted)]
+    isr: Sequence[int] = [member.broker_id for member in _wanted_isr(wanted)]
     recovery = wanted.leader_recovery_state
-    end = finished(partition, isr)
+    end = finished_reassignment(partition, isr)
     if end is None:
         return elections.change(
             topic, wanted.partition_index, isr=isr, leader_recovery_state=recovery
@@ -152,11 +154,11 @@ def _change(
     )
 
 
-def _tell(
+def _fill_result(
     result: AlterPartitionResponsePartitionData, partition: PartitionImage, leader: int
 ) -> None:
     if partition.leader != leader:
-        # The end of a reassignment took the leadership away; the log tells the rest.
+        # The end of a reassignment moved the leadership; the sender learns the rest from the log.
         result.error_code = ErrorCode.NEW_LEADER_ELECTED
         return
     result.leader_id = partition.leader
@@ -166,33 +168,33 @@ def _tell(
     result.partition_epoch = partition.partition_epoch
 
 
-# The command by which brokers tell of replicas that their disks lost: AssignReplicasToDirs.
+# AssignReplicasToDirs: brokers report replicas on failed disks.
 #
-# Unlike Kafka, brokers do not tell of every replica in which directory it is, only of those that
-# are lost, that are found again, and that are in a directory which is full.
+# Unlike Kafka, brokers do not report the directory of every replica, only of replicas that are
+# lost, that are found again, and that are in a full directory.
 
 
 def assign_replicas_to_dirs(
     image: Image, request: AssignReplicasToDirsRequest, *, unclean_by_default: bool
-) -> Result[AssignReplicasToDirsResponse]:
-    """Note which replicas of a broker are lost or found; each has its own outcome.
+) -> CommandResult[AssignReplicasToDirsResponse]:
+    """Note which replicas of a broker are lost or found again; each has its own result.
 
-    A lost replica leaves the ISR, the eligible replicas and the leadership, though its broker
-    lives, even as the last one: then the others are asked for what they have. The only replica of a
-    partition stays, and nobody leads until its broker has found it again.
+    A lost replica leaves the ISR, the ELR and the leadership though its broker is active, even if
+    it is the last in the ISR: then a recovery election is held among the other replicas. The only
+    replica of a partition stays in the ISR, and there is no leader until it is found again.
     """
-    broker = registered(image, request.broker_id, request.broker_epoch)
+    broker = registered_broker(image, request.broker_id, request.broker_epoch)
     elections = Elections(image, unclean_by_default=unclean_by_default)
     changes: dict[tuple[bytes, int], PartitionChangeRecord] = {}
     response = AssignReplicasToDirsResponse()
     for directory in request.directories:
         lost = directory.id not in broker.log_dirs
-        told = AssignReplicasToDirsResponseDirectoryData(id=directory.id)
-        response.directories.append(told)
+        directory_result = AssignReplicasToDirsResponseDirectoryData(id=directory.id)
+        response.directories.append(directory_result)
         for wanted in directory.topics:
             results = AssignReplicasToDirsResponseTopicData(topic_id=wanted.topic_id)
-            told.topics.append(results)
-            for index in (one.partition_index for one in wanted.partitions):
+            directory_result.topics.append(results)
+            for index in (partition.partition_index for partition in wanted.partitions):
                 result = AssignReplicasToDirsResponsePartitionData(partition_index=index)
                 results.partitions.append(result)
                 try:
@@ -203,7 +205,7 @@ def assign_replicas_to_dirs(
                         changes[wanted.topic_id, index] = change
                 except KafkaError as error:
                     result.error_code = error.code
-    return Result(tuple(changes.values()), response)
+    return CommandResult(tuple(changes.values()), response)
 
 
 def _hosted_topic(image: Image, topic_id: bytes, index: int, broker_id: int) -> TopicImage:
@@ -220,19 +222,19 @@ def _hosted_topic(image: Image, topic_id: bytes, index: int, broker_id: int) -> 
 def _directory_change(
     elections: Elections, topic: TopicImage, index: int, broker_id: int, directory: bytes | None
 ) -> PartitionChangeRecord | None:
-    """The record of a replica that is in a directory, or lost if that is None."""
+    """The record of a replica in `directory`, or of a lost replica if that is None."""
     partition = topic.partitions[index]
     lost = directory is None
-    others = [one for one in partition.directories if one[0] != broker_id]
+    others = [(replica, place) for replica, place in partition.directories if replica != broker_id]
     known = others if directory is None else [*others, (broker_id, directory)]
     return elections.change(
         topic,
         index,
-        isr=[one for one in partition.isr if one != broker_id] if lost else None,
+        isr=[replica for replica in partition.isr if replica != broker_id] if lost else None,
         lost_replicas=[
-            one
-            for one in partition.replicas
-            if (lost if one == broker_id else one in partition.lost_replicas)
+            replica
+            for replica in partition.replicas
+            if (lost if replica == broker_id else replica in partition.lost_replicas)
         ],
-        directories=sorted(known, key=lambda one: partition.replicas.index(one[0])),
+        directories=sorted(known, key=lambda known: partition.replicas.index(known[0])),
     )

@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go.
+"""Placement of the replicas of new partitions on brokers.
 
-Rule: no rack has a second replica of a partition before every rack has one. Within that, leaders
-and replicas are spread evenly over the brokers: first those of each topic, then those of all, so
-that many topics of one partition are even too.
+Rule: no rack gets a second replica of a partition before every rack has a replica. Within that,
+leaders and replicas are spread evenly over the brokers: first those of each topic, then those of
+all topics, so that many topics of one partition are spread evenly too.
 """
 
 from collections import Counter, deque
@@ -12,8 +12,8 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image
 
 
-class Load:
-    """How many replicas brokers hold, and of how many of these they are the preferred leader."""
+class ReplicaLoad:
+    """Counts of replicas, and of preferred leaderships, by broker."""
 
     def __init__(self, assignments: Iterable[Sequence[int]] = ()) -> None:
         self.replicas = Counter[int]()
@@ -22,8 +22,8 @@ class Load:
             self.add(replicas)
 
     @classmethod
-    def of(cls, image: Image) -> "Load":
-        """What the brokers of a cluster hold."""
+    def of(cls, image: Image) -> "ReplicaLoad":
+        """The load of the brokers of a cluster."""
         return cls(
             partition.replicas for topic in image.topics.values() for partition in topic.partitions
         )
@@ -35,7 +35,7 @@ class Load:
 
 
 def ring(brokers: Mapping[int, str | None]) -> list[int]:
-    """The brokers in an order that changes rack at every step for as long as it can."""
+    """The brokers in an order that alternates between racks for as long as possible."""
     racks: dict[str | None, deque[int]] = {}
     for broker_id in sorted(brokers):
         racks.setdefault(brokers[broker_id], deque()).append(broker_id)
@@ -51,7 +51,7 @@ def place(
     partition_count: int,
     replication_factor: int,
     brokers: Mapping[int, str | None],
-    load: Load,
+    load: ReplicaLoad,
     *,
     down: Iterable[int] = (),
     first: int = 0,
@@ -59,9 +59,9 @@ def place(
 ) -> list[tuple[int, ...]]:
     """The replicas of new partitions of a topic, the preferred leader first; `load` counts them.
 
-    `brokers` are the live ones with their racks, and `present` are the partitions the topic has.
-    Among brokers that hold as much as each other the ring decides, from position `first` on. Where
-    there are too few, those that are `down` follow: a topic can be made while a broker is away.
+    `brokers` are the active brokers with their racks, `present` the partitions that the topic has.
+    Among brokers with equal load the ring decides, from position `first` on. If `brokers` are too
+    few, brokers that are `down` become followers: a topic can be created while a broker restarts.
     """
     waiting = sorted(down)
     missing = max(replication_factor - len(brokers), 0)
@@ -70,65 +70,70 @@ def place(
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{replication_factor} replicas need as many brokers, and there are"
-            f" {len(brokers)}{away}; lower the replication factor or start more brokers",
+            f" {len(brokers)}{away}",
+            advice="lower the replication factor or start more brokers",
         )
-    placed = _Placement(brokers, load, Load(present)).place(
+    placed = _TopicPlacement(brokers, load, ReplicaLoad(present)).place(
         partition_count, replication_factor - missing, first + len(present)
     )
     return [replicas + _followers_that_are_down(missing, waiting, load) for replicas in placed]
 
 
-def _followers_that_are_down(count: int, brokers: Sequence[int], load: Load) -> tuple[int, ...]:
-    """So many of these, those that hold the least; `load` counts them."""
-    chosen = sorted(brokers, key=lambda one: load.replicas[one])[:count]
+def _followers_that_are_down(
+    count: int, brokers: Sequence[int], load: ReplicaLoad
+) -> tuple[int, ...]:
+    """The `count` brokers with the fewest replicas; `load` counts them."""
+    chosen = sorted(brokers, key=lambda broker_id: load.replicas[broker_id])[:count]
     load.replicas.update(chosen)
     return tuple(chosen)
 
 
-class _Placement:
-    """One topic while its partitions are placed.
+class _TopicPlacement:
+    """The placement of the new partitions of one topic.
 
-    Leaders are chosen before any follower is, so that followers can make up for what leaders, who
-    have to be even among themselves, leave uneven.
+    All leaders are chosen before any follower, so that followers can even out the replica counts
+    that an even spread of leaders leaves uneven.
     """
 
-    def __init__(self, brokers: Mapping[int, str | None], cluster: Load, topic: Load) -> None:
+    def __init__(
+        self, brokers: Mapping[int, str | None], cluster: ReplicaLoad, topic: ReplicaLoad
+    ) -> None:
         self._racks = brokers
         self._ring = ring(brokers)
         self._cluster = cluster
         self._topic = topic
-        # How often a broker follows a leader, and how often it is the first to take over: when one
-        # fails, all others should share its load.
+        # By leader and follower, the number of partitions, and of those in which the follower is
+        # first in line: when a leader fails, all others should share its load.
         self._followers = Counter[tuple[int, int]]()
-        self._heirs = Counter[tuple[int, int]]()
+        self._first_followers = Counter[tuple[int, int]]()
 
     def place(
         self, partition_count: int, replication_factor: int, first: int
     ) -> list[tuple[int, ...]]:
-        turns = [self._turn(first + number) for number in range(partition_count)]
-        leaders = [self._leader(order) for order in turns]
+        orders = [self._ring_from(first + number) for number in range(partition_count)]
+        leaders = [self._leader(order) for order in orders]
         placed = [
             [leader, *self._followers_of(leader, order, replication_factor - 1)]
-            for leader, order in zip(leaders, turns, strict=True)
+            for leader, order in zip(leaders, orders, strict=True)
         ]
-        while self._evened(placed):
+        while self._move_follower(placed):
             pass
         return [tuple(replicas) for replicas in placed]
 
-    def _turn(self, turn: int) -> list[int]:
-        """The ring from another broker on, for a choice among equals."""
-        turn %= len(self._ring)
-        return self._ring[turn:] + self._ring[:turn]
+    def _ring_from(self, position: int) -> list[int]:
+        """The ring from a position on, for a choice among equals."""
+        position %= len(self._ring)
+        return self._ring[position:] + self._ring[:position]
 
     def _leader(self, order: Sequence[int]) -> int:
         topic, cluster = self._topic, self._cluster
         leader = min(
             order,
-            key=lambda one: (
-                topic.leaders[one],
-                cluster.leaders[one],
-                topic.replicas[one],
-                cluster.replicas[one],
+            key=lambda broker_id: (
+                topic.leaders[broker_id],
+                cluster.leaders[broker_id],
+                topic.replicas[broker_id],
+                cluster.replicas[broker_id],
             ),
         )
         for load in (topic, cluster):
@@ -143,11 +148,11 @@ class _Placement:
             order.remove(chosen[-1])
             follower = min(
                 order,
-                key=lambda one: (
-                    used[racks[one]],
-                    topic.replicas[one],
-                    cluster.replicas[one],
-                    self._followers[leader, one],
+                key=lambda broker_id: (
+                    used[racks[broker_id]],
+                    topic.replicas[broker_id],
+                    cluster.replicas[broker_id],
+                    self._followers[leader, broker_id],
                 ),
             )
             used[racks[follower]] += 1
@@ -155,25 +160,27 @@ class _Placement:
             cluster.replicas[follower] += 1
             self._followers[leader, follower] += 1
             chosen.append(follower)
-        followers = sorted(chosen[1:], key=lambda one: self._heirs[leader, one])
-        self._heirs.update((leader, one) for one in followers[:1])
+        followers = sorted(
+            chosen[1:], key=lambda broker_id: self._first_followers[leader, broker_id]
+        )
+        self._first_followers.update((leader, broker_id) for broker_id in followers[:1])
         return followers
 
-    def _evened(self, placed: Sequence[list[int]]) -> bool:
-        """Let the broker with the fewest replicas follow instead of the one with the most.
+    def _move_follower(self, placed: Sequence[list[int]]) -> bool:
+        """Move a follower from the broker with the most replicas to the broker with the fewest.
 
-        False if they are even, or racks do not allow it: the last partitions may have had no choice
-        but to follow a leader that is not the one with the most.
+        False if the counts are even, or racks do not allow it: the last partitions may have had no
+        other broker to choose.
         """
         replicas, racks = self._topic.replicas, self._racks
-        most = max(self._ring, key=lambda one: replicas[one])
-        fewest = min(self._ring, key=lambda one: replicas[one])
+        most = max(self._ring, key=lambda broker_id: replicas[broker_id])
+        fewest = min(self._ring, key=lambda broker_id: replicas[broker_id])
         if replicas[most] - replicas[fewest] <= 1:
             return False
         for chosen in placed:
             if most not in chosen[1:] or fewest in chosen:
                 continue
-            used = Counter(racks[one] for one in chosen)
+            used = Counter(racks[broker_id] for broker_id in chosen)
             if racks[most] == racks[fewest] or used[racks[fewest]] < used[racks[most]]:
                 chosen[chosen.index(most)] = fewest
                 for load in (self._topic, self._cluster):

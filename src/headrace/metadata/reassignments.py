@@ -1,12 +1,12 @@
-"""Commands that move replicas: reassignments begun, changed, cancelled and listed.
+"""Partition reassignments: begin, change, cancel and list them.
 
-While a partition moves, its `replicas` are the target, in its order, and behind it the replicas
-that are to go. `adding_replicas` are those it did not have before, `removing_replicas` those it
-will not have after, so what it had is `replicas` without the former, and the target is `replicas`
-without the latter.
+During a reassignment `replicas` is the target, in its order, followed by the replicas that will be
+removed. `adding_replicas` are replicas that the partition did not have before, `removing_replicas`
+those that it will not have after. So the original replicas are `replicas` without
+`adding_replicas`, and the target is `replicas` without `removing_replicas`.
 
-Rule: a replica goes only when every replica of the target is in sync (KIP-455), so a move never
-leaves fewer copies than the fewer of before and after.
+Rule: a replica is removed only when every replica of the target is in sync (KIP-455), so there are
+never fewer copies than before or after the reassignment, whichever is fewer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.elections import Elections
+from headrace.metadata.elections import Elections, partition_indexes, topic_with_partition
 from headrace.metadata.image import Image, PartitionImage, TopicImage
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -33,12 +33,12 @@ from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from headrace.protocol.schema import Message
 
 
-class Finished(NamedTuple):
-    """What a partition is when its reassignment ends; it adds and removes nothing any more.
+class FinishedReassignment(NamedTuple):
+    """The replicas and the ISR of a partition when its reassignment ends.
 
-    A leader that is not in `isr` is to be replaced by one of `isr`, the first of `replicas` first.
-    The record names the leader even if it stays: a new leader epoch shuts out the replicas that
-    went.
+    A leader that is not in `isr` is replaced by a member of `isr`, the first in the order of
+    `replicas`. The record names the leader even if it stays: the new leader epoch fences the
+    removed replicas.
     """
 
     replicas: tuple[int, ...]
@@ -51,32 +51,34 @@ def is_moving(partition: PartitionImage) -> bool:
 
 
 def target_of(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas the partition has, or will have when its reassignment ends."""
+    """The replicas after the reassignment ends; without a reassignment, the present replicas."""
     return _without(partition.replicas, partition.removing_replicas)
 
 
 def origin_of(partition: PartitionImage) -> tuple[int, ...]:
-    """The replicas the partition has, or had when its reassignment began, but for their order."""
+    """The replicas before the reassignment; without a reassignment, the present replicas."""
     return _without(partition.replicas, partition.adding_replicas)
 
 
-def finished(partition: PartitionImage, isr: Sequence[int]) -> Finished | None:
-    """How the reassignment of a partition ends if `isr` is in sync; None if there is more to do.
+def finished_reassignment(
+    partition: PartitionImage, isr: Sequence[int]
+) -> FinishedReassignment | None:
+    """The end of a partition's reassignment if `isr` is in sync; None if it must go on.
 
-    For whoever changes an ISR: `isr` is the new one, and the result goes into the same record.
+    For commands that change an ISR: `isr` is the new ISR, and the result goes into the same record.
     """
     if not is_moving(partition):
         return None
     target = target_of(partition)
     if not target or not set(target) <= set(isr):
         return None
-    return Finished(target, _without(isr, partition.removing_replicas))
+    return FinishedReassignment(target, _without(isr, partition.removing_replicas))
 
 
 def alter_partition_reassignments(
     image: Image, request: AlterPartitionReassignmentsRequest, *, unclean_by_default: bool = False
-) -> Result[AlterPartitionReassignmentsResponse]:
-    """Begin, change or (replicas null) cancel reassignments; each partition has its own outcome."""
+) -> CommandResult[AlterPartitionReassignmentsResponse]:
+    """Begin, change or (replicas null) cancel reassignments; each partition has its own result."""
     elections = Elections(image, unclean_by_default=unclean_by_default)
     changes: dict[tuple[str, int], PartitionChangeRecord | None] = {}
     response = AlterPartitionReassignmentsResponse(
@@ -96,7 +98,8 @@ def alter_partition_reassignments(
                     raise KafkaError(
                         ErrorCode.INVALID_REQUEST, "the request names the partition more than once"
                     )
-                topic, partition = _partition(image, *key)
+                topic = topic_with_partition(image, *key)
+                partition = topic.partitions[wanted.partition_index]
                 if wanted.replicas is None:
                     new = _cancelled(partition)
                 else:
@@ -107,15 +110,15 @@ def alter_partition_reassignments(
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.detail
     records: list[Message] = [change for change in changes.values() if change is not None]
-    return Result(tuple(records), response)
+    return CommandResult(tuple(records), response)
 
 
 def list_partition_reassignments(
     image: Image, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """The reassignments under way: all, or those of the partitions asked for."""
+    """The reassignments under way: all, or those of the requested partitions."""
     response = ListPartitionReassignmentsResponse(error_message=None)
-    for name, indexes in _asked(image, request):
+    for name, indexes in _requested_partitions(image, request):
         partitions = image.topics[name].partitions if name in image.topics else ()
         ongoing = [
             OngoingPartitionReassignment(
@@ -132,27 +135,12 @@ def list_partition_reassignments(
     return response
 
 
-def _asked(
+def _requested_partitions(
     image: Image, request: ListPartitionReassignmentsRequest
 ) -> Iterator[tuple[str, Sequence[int]]]:
     if request.topics is None:
-        for name, topic in sorted(image.topics.items()):
-            yield name, range(len(topic.partitions))
-    else:
-        for wanted in request.topics:
-            yield wanted.name, wanted.partition_indexes
-
-
-def _partition(image: Image, name: str, index: int) -> tuple[TopicImage, PartitionImage]:
-    topic = image.topics.get(name)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
-    if not 0 <= index < len(topic.partitions):
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {name!r} has {len(topic.partitions)} partitions, and no partition {index}",
-        )
-    return topic, topic.partitions[index]
+        return partition_indexes(image)
+    return ((wanted.name, wanted.partition_indexes) for wanted in request.topics)
 
 
 def _check_target(
@@ -161,7 +149,7 @@ def _check_target(
     target: tuple[int, ...],
     may_change_replication_factor: bool,
 ) -> None:
-    """Refuse replicas that cannot be served."""
+    """Refuse a target with unknown or repeated brokers, or a forbidden replica count."""
     unknown = [broker_id for broker_id in target if broker_id not in image.brokers]
     if not target:
         reason = "the new assignment has no replicas"
@@ -182,10 +170,10 @@ def _check_target(
 
 
 def _moved(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
-    """The partition on its way to `target`, or as it is if it is there or on that way.
+    """The partition during a reassignment to `target`; unchanged if that is its target already.
 
-    A new target replaces an earlier one as if that had never been: replicas that it was adding and
-    that are no longer wanted go at once.
+    A new target replaces an earlier target: replicas that were being added and are not in the new
+    target are removed at once.
     """
     if target == target_of(partition):
         return partition
@@ -224,8 +212,8 @@ def _kept_isr(partition: PartitionImage, replicas: Sequence[int]) -> tuple[int, 
 def _change(
     elections: Elections, topic: TopicImage, partition_id: int, new: PartitionImage
 ) -> PartitionChangeRecord | None:
-    """The record that makes a partition so, or what it ends as if there is nothing to copy."""
-    end = finished(new, new.isr)
+    """The record that begins a reassignment, or ends it at once if there is nothing to copy."""
+    end = finished_reassignment(new, new.isr)
     replicas, isr = end or (new.replicas, new.isr)
     return elections.change(
         topic,

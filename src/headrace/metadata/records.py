@@ -1,4 +1,4 @@
-"""Records of the metadata log as bytes, control records too, and the result of a command."""
+"""Codecs of metadata log records and control records, and the result of a command."""
 
 import struct
 from collections import Counter
@@ -59,18 +59,18 @@ RECORD_TYPES: dict[int, type[Message]] = {
 
 
 class MetadataError(HeadraceError):
-    """A metadata log that cannot be replayed: corrupt, or written by a version that knows more."""
+    """A metadata log that cannot be replayed: corrupt, or written by a newer version."""
 
 
 def encode_record(record: Message, metadata_version: int = METADATA_VERSION_MAX) -> bytes:
-    """The value of a metadata log record, as it is written at a level of `metadata.version`."""
+    """Encode the value of a metadata log record for a level of `metadata.version`."""
     version = record_version(type(record), metadata_version)
     head = b"".join(map(encode_uvarint, (FRAME_VERSION, record.api_key, version)))
     return head + encode_message(record, version)
 
 
 def decode_record(value: Buffer) -> Message:
-    """The inverse of `encode_record`; MetadataError for anything else."""
+    """Decode the value of a metadata log record; MetadataError if it is none."""
     try:
         frame_version, position = read_uvarint(value, 0)
         record_type, position = read_uvarint(value, position)
@@ -88,9 +88,9 @@ def decode_record(value: Buffer) -> Message:
         raise MetadataError(f"metadata record of type {known.__name__}: {error}") from error
 
 
-# Control records of the metadata log and its snapshots: who leads, who votes, where one ends.
+# Control records of the metadata log and its snapshots: leader changes, voters, header and footer.
 #
-# Rule: they are the quorum's. A batch of them changes no image, and is told by its header.
+# Rule: they belong to the quorum. A control batch changes no image; its header marks it as such.
 
 
 _KEY = struct.Struct(">hh")
@@ -98,7 +98,7 @@ _VERSION = struct.Struct(">h")
 
 
 class ControlType(IntEnum):
-    """Kafka's numbers, which stand in the key of a control record."""
+    """Kafka's numbers for the types of control records, part of their keys."""
 
     LEADER_CHANGE = 2
     SNAPSHOT_HEADER = 3
@@ -118,23 +118,23 @@ _MESSAGES = {int(number): message for message, number in _TYPES.items()}
 
 
 def encode_control_batch(messages: Sequence[Message], now_ms: int) -> bytearray:
-    """A batch of control records; each message's `version` field says how it is written."""
+    """Encode a batch of control records, each at the version in its `version` field."""
     rows = []
     for message in messages:
-        version: int = getattr(message, "version")  # noqa: B009 - every one of these has it
+        version: int = getattr(message, "version")  # noqa: B009 - all control records have it
         key = _KEY.pack(0, _TYPES[type(message)])
         rows.append((now_ms, key, encode_message(message, version), ()))
     return encode_batch(rows, control=True)
 
 
 def decode_control_batch(data: Buffer, header: BatchHeader) -> list[Message]:
-    """The messages of a control batch, without those of types that are not known here."""
+    """Decode the messages of a control batch, without those of unknown types."""
     messages = (decode_control_record(row) for row in decode_rows(data, header))
     return [message for message in messages if message is not None]
 
 
 def decode_control_record(record: Record) -> Message | None:
-    """What a control record says; None if its type is not known here."""
+    """Decode the message of a control record; None if its type is unknown."""
     if record.key is None or record.value is None or len(record.key) < _KEY.size:
         raise MetadataError(f"control record at offset {record.offset} has no type")
     known = _MESSAGES.get(_KEY.unpack_from(record.key)[1])
@@ -151,16 +151,16 @@ Response_co = TypeVar("Response_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Generic[Response_co]):
+class CommandResult(Generic[Response_co]):
     """Records to append as one batch, and the response to send once they are durable.
 
-    The response may go out at once if there are no records.
+    Without records the response may be sent at once.
     """
 
     records: tuple[Message, ...]
     response: Response_co
 
 
-def repeated(names: Iterable[str]) -> set[str]:
+def repeated_names(names: Iterable[str]) -> set[str]:
     """The names that occur more than once."""
     return {name for name, count in Counter(names).items() if count > 1}

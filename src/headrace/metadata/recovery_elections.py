@@ -1,13 +1,13 @@
 """Recovery elections: a leader for partitions of which no replica is sure to have every record.
 
-When every replica that was in sync or eligible restarted uncleanly, or lost its log, no record of
-the metadata says who has how much. So the replicas that are back are asked where their logs end,
-and the one leads whose last record is of the newest leader epoch, and among those the longest: it
-has every record that any of the others has and that was ever committed (KIP-101, KIP-966).
+When every replica of the ISR and the ELR restarted uncleanly, or lost its log, the metadata does
+not say which replica has the most records. So the active replicas are asked for the ends of their
+logs. The leader is the replica whose last record has the newest leader epoch, and among equals the
+longest log: it has every committed record that any of them has (KIP-101, KIP-966).
 
-Rule: the election waits for all replicas that still have a log, also for those that had left the
-ISR: what was committed before may be lost by everybody else. It waits until
-`unclean.recovery.timeout.ms` after the first replica was back. Whatever may be lost is told.
+Rule: the election waits for all replicas that still have a log, even if they had left the ISR: a
+record committed before may be lost on all others. It waits until `unclean.recovery.timeout.ms`
+after the first replica became active. The outcome says which records may be lost.
 """
 
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 from headrace.metadata.elections import Elections
 from headrace.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 
-# So many leaders are chosen at once that everybody can follow; the others come right after.
+# Bounds one batch of elections, so that brokers can follow; the rest comes right after.
 _ELECTIONS_MAX = 1000
 
 
 class LogEnd(NamedTuple):
-    """Where a replica's log ends. A greater one has all that is committed in a smaller one."""
+    """The end of a replica's log. A greater end has all committed records of a smaller end."""
 
     epoch: int
     """The leader epoch of the last record, -1 if there is none."""
@@ -35,15 +35,15 @@ class LogEnd(NamedTuple):
         return f"offset {self.offset} of epoch {self.epoch}"
 
 
-class Question(NamedTuple):
-    """Where a replica's log ends, asked of one that knows of the leader epoch without a leader."""
+class LogEndQuestion(NamedTuple):
+    """A request for the end of a replica's log, made in a leader epoch without a leader."""
 
     topic_id: bytes
     partition: TopicPartition
     leader_epoch: int
 
 
-class Waiting(NamedTuple):
+class WaitingElection(NamedTuple):
     """A partition whose election waits for the answers of brokers."""
 
     partition: TopicPartition
@@ -51,24 +51,24 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
-    """The outcome of an election, and what it was decided by."""
+class RecoveredPartition:
+    """The outcome of a recovery election, and the log ends that decided it."""
 
     partition: TopicPartition
     leader: int
     log_ends: dict[int, LogEnd]
-    """Of every replica that answered, the leader's included."""
+    """The log end of every replica that answered, the leader included."""
     missing: tuple[int, ...]
     lost: tuple[int, ...]
 
     @property
     def is_complete(self) -> bool:
-        """Whether everybody who may have had records has told where its log ends."""
+        """Whether every replica that may have had records reported the end of its log."""
         return not self.missing and not self.lost
 
     @property
     def is_unanimous(self) -> bool:
-        """Whether nobody can have lost anything that another one has."""
+        """Whether all replicas reported, and all their logs end alike."""
         return self.is_complete and len(set(self.log_ends.values())) == 1
 
     def __str__(self) -> str:
@@ -91,14 +91,17 @@ class Recovered:
                 f" {'brokers' if len(self.missing) + len(self.lost) > 1 else 'broker'} {named}"
                 " had them"
             )
-        return f"{text} All that could have more have answered"
+        return (
+            f"{text} All that could have more have answered: if machines lost power, acknowledged"
+            " records after that offset that no replica had flushed are lost"
+        )
 
 
 @dataclass(slots=True)
-class _Recovery:
-    """One partition: until when it waits, and the answers by broker, with the broker's epoch.
+class _PartitionRecovery:
+    """The wait of one partition: its deadline, and by broker the broker epoch and the log end.
 
-    The answers are worth nothing once there was another leader.
+    The answers are void once the partition has another leader epoch.
     """
 
     leader_epoch: int
@@ -106,67 +109,68 @@ class _Recovery:
     answers: dict[int, tuple[int, LogEnd]] = field(default_factory=dict)
 
 
-class Recoveries:
-    """The partitions that wait for a recovery election. Time is a steady clock's milliseconds.
+class PendingElections:
+    """The partitions that wait for a recovery election. Time is in monotonic milliseconds.
 
-    To be used in rounds: `look`, `questions`, an `answer` for each that comes, `decide`. A round
-    without an answer of somebody who is active goes without it, if it may.
+    To be used in rounds: `find_partitions`, `questions`, an `answer` for each that arrives,
+    `decide`. A round in which an active replica did not answer decides without it after the
+    deadline.
     """
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        # By topic id, since names may be given again, and partition.
-        self._waiting: dict[tuple[bytes, int], _Recovery] = {}
+        # By topic id and partition, since a name may be used again by a new topic.
+        self._waiting: dict[tuple[bytes, int], _PartitionRecovery] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def look(self, image: Image, now_ms: int) -> None:
-        """Find the partitions that need an election and have a replica that is back."""
+    def find_partitions(self, image: Image, now_ms: int) -> None:
+        """Find the partitions that need a recovery election and have an active replica."""
         waiting = {}
         for topic, partition_id, partition in _leaderless(image):
-            if _able(image, partition):
+            if _electable(image, partition):
                 key = (topic.topic_id, partition_id)
                 known = self._waiting.get(key)
                 if known is None or known.leader_epoch != partition.leader_epoch:
-                    known = _Recovery(partition.leader_epoch, now_ms + self._timeout_ms)
+                    known = _PartitionRecovery(partition.leader_epoch, now_ms + self._timeout_ms)
                 waiting[key] = known
         self._waiting = waiting
 
-    def questions(self, image: Image) -> dict[int, list[Question]]:
-        """By broker, the partitions for which it has not told yet where its log ends."""
-        asked: dict[int, list[Question]] = {}
+    def questions(self, image: Image) -> dict[int, list[LogEndQuestion]]:
+        """The requests for log ends that each broker has not answered yet."""
+        asked: dict[int, list[LogEndQuestion]] = {}
         for topic, partition_id, partition, recovery in self._still_waiting(image):
             name = TopicPartition(topic.name, partition_id)
-            for broker_id in _able(image, partition):
+            for broker_id in _electable(image, partition):
                 if _answer_of(image, recovery, broker_id) is None:
-                    question = Question(topic.topic_id, name, partition.leader_epoch)
+                    question = LogEndQuestion(topic.topic_id, name, partition.leader_epoch)
                     asked.setdefault(broker_id, []).append(question)
         return asked
 
     def answer(
-        self, question: Question, broker_id: int, broker_epoch: int, log_end: LogEnd
+        self, question: LogEndQuestion, broker_id: int, broker_epoch: int, log_end: LogEnd
     ) -> None:
-        """Note where a replica's log ends; it counts for as long as its broker is not restarted."""
+        """Note the end of a replica's log; it is valid until its broker restarts."""
         recovery = self._waiting.get((question.topic_id, question.partition.partition))
         if recovery is not None and recovery.leader_epoch == question.leader_epoch:
             recovery.answers[broker_id] = (broker_epoch, log_end)
 
-    def waiting(self, image: Image) -> list[Waiting]:
-        """The partitions that wait, and for whom."""
+    def waiting(self, image: Image) -> list[WaitingElection]:
+        """The partitions that wait, each with the brokers that have not answered."""
         return [
-            Waiting(
+            WaitingElection(
                 TopicPartition(topic.name, partition_id),
                 _awaited(image, partition) - set(_log_ends(image, partition, recovery)),
             )
             for topic, partition_id, partition, recovery in self._still_waiting(image)
         ]
 
-    def decide(self, image: Image, now_ms: int) -> Result[list[Recovered]]:
-        """Hold the elections for which enough have answered, or that must wait no longer."""
+    def decide(self, image: Image, now_ms: int) -> CommandResult[list[RecoveredPartition]]:
+        """Hold the elections for which all replicas answered, or whose deadline has passed."""
         elections = Elections(image, unclean_by_default=False)
         records: list[Message] = []
-        outcomes: list[Recovered] = []
+        outcomes: list[RecoveredPartition] = []
         for topic, partition_id, _, recovery in self._still_waiting(image):
             is_late = now_ms >= recovery.deadline_ms
             outcome = _outcome(image, topic, partition_id, recovery, is_late)
@@ -178,11 +182,11 @@ class Recoveries:
             outcomes.append(outcome)
             if len(records) == _ELECTIONS_MAX:
                 break
-        return Result(tuple(records), outcomes)
+        return CommandResult(tuple(records), outcomes)
 
     def _still_waiting(
         self, image: Image
-    ) -> Iterator[tuple[TopicImage, int, PartitionImage, _Recovery]]:
+    ) -> Iterator[tuple[TopicImage, int, PartitionImage, _PartitionRecovery]]:
         for (topic_id, partition_id), recovery in self._waiting.items():
             topic = image.topics_by_id.get(topic_id)
             if topic is None or partition_id >= len(topic.partitions):
@@ -193,38 +197,40 @@ class Recoveries:
 
 
 def _outcome(
-    image: Image, topic: TopicImage, partition_id: int, recovery: _Recovery, is_late: bool
-) -> Recovered | None:
+    image: Image, topic: TopicImage, partition_id: int, recovery: _PartitionRecovery, is_late: bool
+) -> RecoveredPartition | None:
     partition = topic.partitions[partition_id]
     log_ends = _log_ends(image, partition, recovery)
     missing = _awaited(image, partition) - set(log_ends)
     if not log_ends or (missing and not is_late):
         return None
     known = partition.last_known_elr
-    # Who comes first in the order of the replicas leads where several have the same.
-    leader = max(log_ends, key=lambda one: (log_ends[one], one in known))
-    return Recovered(
+    # Among equal logs the first in the order of the replicas leads.
+    leader = max(log_ends, key=lambda broker_id: (log_ends[broker_id], broker_id in known))
+    return RecoveredPartition(
         partition=TopicPartition(topic.name, partition_id),
         leader=leader,
         log_ends=log_ends,
-        missing=tuple(one for one in partition.replicas if one in missing),
+        missing=tuple(broker_id for broker_id in partition.replicas if broker_id in missing),
         lost=partition.lost_replicas,
     )
 
 
-def _log_ends(image: Image, partition: PartitionImage, recovery: _Recovery) -> dict[int, LogEnd]:
-    """The answers that count, in the order of the replicas."""
+def _log_ends(
+    image: Image, partition: PartitionImage, recovery: _PartitionRecovery
+) -> dict[int, LogEnd]:
+    """The valid answers, in the order of the replicas."""
     return {
         broker_id: log_end
-        for broker_id in _able(image, partition)
+        for broker_id in _electable(image, partition)
         if (log_end := _answer_of(image, recovery, broker_id)) is not None
     }
 
 
 def _awaited(image: Image, partition: PartitionImage) -> frozenset[int]:
-    """The replicas that may have committed records which no other has: all that have a log.
+    """The replicas to wait for: all that have a log, and so may have records no other has.
 
-    Brokers that were taken out of the cluster do not come back.
+    Replicas of unregistered brokers are left out, since they do not come back.
     """
     return frozenset(
         broker_id
@@ -233,18 +239,18 @@ def _awaited(image: Image, partition: PartitionImage) -> frozenset[int]:
     )
 
 
-def _able(image: Image, partition: PartitionImage) -> list[int]:
-    """The replicas that can be asked and can lead."""
+def _electable(image: Image, partition: PartitionImage) -> list[int]:
+    """The replicas that are active and have a log, so that they can answer and lead."""
     return [
-        one
-        for one in partition.replicas
-        if one in image.brokers
-        and image.brokers[one].is_active
-        and one not in partition.lost_replicas
+        broker_id
+        for broker_id in partition.replicas
+        if broker_id in image.brokers
+        and image.brokers[broker_id].is_active
+        and broker_id not in partition.lost_replicas
     ]
 
 
-def _answer_of(image: Image, recovery: _Recovery, broker_id: int) -> LogEnd | None:
+def _answer_of(image: Image, recovery: _PartitionRecovery, broker_id: int) -> LogEnd | None:
     broker_epoch, log_end = recovery.answers.get(broker_id, (None, None))
     return log_end if broker_epoch == image.brokers[broker_id].epoch else None
 

@@ -35,7 +35,7 @@ from headrace.protocol.schema import Message
 
 def image_records(image: Image) -> Iterator[Message]:
     """The records of a snapshot: `Image().apply(image_records(image)) == image`."""
-    # `metadata.version` first: Kafka's readers take the others by it.
+    # `metadata.version` first: Kafka reads the other records by its level.
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     for broker in image.brokers.values():
@@ -63,12 +63,12 @@ def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         broker_epoch=broker.epoch,
         end_points=[
             BrokerEndpoint(
-                name=one.name,
-                host=one.host,
-                port=one.port,
-                security_protocol=one.security_protocol,
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
             )
-            for one in broker.endpoints
+            for endpoint in broker.endpoints
         ],
         features=[
             BrokerFeature(
@@ -108,9 +108,9 @@ def _partition_record(
     )
 
 
-# The content of a snapshot file: a header, who votes, the records of an image, and a footer.
+# The content of a snapshot file: a header, the voters, the records of an image, and a footer.
 #
-# Rule: a snapshot without its footer is not whole. Offsets in it count its own records from 0.
+# Rule: a snapshot without its footer is incomplete. Its offsets count its own records from 0.
 
 
 _RECORDS_PER_BATCH = 1024
@@ -124,7 +124,7 @@ def encode_snapshot(
     now_ms: int,
     metadata_version: int = METADATA_VERSION_MAX,
 ) -> Iterator[bytearray]:
-    """The batches of a snapshot, in order; without voters those of the configuration hold."""
+    """Encode the batches of a snapshot; without `voters` those of the configuration apply."""
     offset = 0
     for batch in _batches(records, voters, now_ms, metadata_version):
         (header,) = scan_headers(batch)
@@ -150,9 +150,9 @@ def _batches(
 
 
 class SnapshotContent:
-    """What a snapshot file says: `voters`, and `records` one after another.
+    """The content of a snapshot file: `voters`, and an iterator of `records`.
 
-    MetadataError if it is cut short, damaged or of a version that knows more.
+    MetadataError if the file is cut short, damaged or written by a newer version.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Which names a topic may have."""
+"""Rules for topic names."""
 
 import re
 
@@ -6,7 +6,7 @@ from headrace.errors import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
 
-# The metadata log lies beside the partitions, in a directory a topic of this name would share.
+# The metadata log is in a directory of this name, beside those of the partitions.
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -20,7 +20,8 @@ def check_topic_name(name: str) -> None:
     if len(name) > NAME_LENGTH_MAX:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"the topic name has {len(name)} characters; at most {NAME_LENGTH_MAX} are allowed",
+            f"the topic name has {len(name)} characters",
+            advice=f"at most {NAME_LENGTH_MAX} are allowed",
         )
     if name in (".", "..") or not _LEGAL.match(name):
         raise KafkaError(
@@ -30,15 +31,17 @@ def check_topic_name(name: str) -> None:
         )
     if name == METADATA_TOPIC:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"{name} is kept by the cluster itself; use another name"
+            ErrorCode.INVALID_REQUEST,
+            f"{name} is kept by the cluster itself",
+            advice="use another name",
         )
 
 
 def collision_key(name: str) -> str | None:
-    """What two names share if metrics cannot tell them apart, which swap '.' for '_'."""
+    """The name with '_' for '.', as metrics have it: equal keys collide. None without either."""
     return name.replace(".", "_") if "." in name or "_" in name else None
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic holds state of the brokers' own, which Metadata tells clients."""
+    """Whether Metadata responses mark a topic as internal: it holds state of the brokers."""
     return name in INTERNAL_TOPICS

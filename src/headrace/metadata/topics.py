@@ -1,7 +1,7 @@
 """Commands on topics: create, delete, add partitions.
 
-Rule: an error belongs to its topic. It becomes a code and a text in the response, and the other
-topics of the request go on.
+Rule: errors are per topic. An error becomes a code and a text in the response, and the other topics
+of the request are handled all the same.
 """
 
 from collections import Counter
@@ -14,11 +14,11 @@ from headrace.config import (
     describe_topic,
     topic_config,
 )
-from headrace.errors import ConfigError, ErrorCode, KafkaError
-from headrace.metadata.image import Image, ResourceType, TopicImage
-from headrace.metadata.placement import Load, place
+from headrace.errors import ConfigError, ErrorCode, KafkaError, unknown_topic
+from headrace.metadata.image import ConfigResourceType, Image, TopicImage
+from headrace.metadata.placement import ReplicaLoad, place
 from headrace.metadata.reassignments import target_of
-from headrace.metadata.records import Result, repeated
+from headrace.metadata.records import CommandResult, repeated_names
 from headrace.metadata.topic_names import check_topic_name, collision_key
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -55,15 +55,15 @@ PARTITIONS_MAX = 200_000
 DEFAULT = -1
 
 
-class _Budget:
-    """How many partitions the request, and the cluster, may still get."""
+class _PartitionBudget:
+    """The numbers of partitions that may still be added by the request and to the cluster."""
 
     def __init__(self, image: Image) -> None:
         self._request = PARTITIONS_PER_REQUEST_MAX
         self._cluster = PARTITIONS_MAX - image.partition_count
 
     def check(self, partition_count: int) -> None:
-        """Refuse a count that is too large, before anything is made for it."""
+        """Refuse a partition count that is too large, before records are made."""
         if partition_count > self._request:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -83,22 +83,22 @@ class _Budget:
 
 
 class _TopicCreation:
-    """One CreateTopics request while it is worked through."""
+    """The topics created so far by one CreateTopics request."""
 
     def __init__(self, image: Image, config: BrokerConfig, random: Random) -> None:
         self.records: list[Message] = []
         self._image = image
         self._config = config
         self._random = random
-        self._budget = _Budget(image)
+        self._budget = _PartitionBudget(image)
         self._racks = image.active_racks()
         self._roomy = image.racks_for_replicas()
-        self._load = Load.of(image)
+        self._load = ReplicaLoad.of(image)
         self._collisions = dict[str, str]()
-        # Most topics of a request give few settings or none, so the rest is described once.
+        # Most topics set few settings or none, so the defaults are described once per request.
         self._described = {
-            name: _described(name, one.value, one.source)
-            for name, one in describe_topic(config, {}).items()
+            name: _described(name, described.value, described.source)
+            for name, described in describe_topic(config, {}).items()
         }
 
     def create(self, topic: CreatableTopic) -> CreatableTopicResult:
@@ -113,7 +113,10 @@ class _TopicCreation:
         self.records.append(TopicRecord(name=topic.name, topic_id=topic_id))
         self.records += [
             ConfigRecord(
-                resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value
+                resource_type=ConfigResourceType.TOPIC,
+                resource_name=topic.name,
+                name=name,
+                value=value,
             )
             for name, value in overrides.items()
         ]
@@ -146,12 +149,14 @@ class _TopicCreation:
 
     def _overrides(self, topic: CreatableTopic) -> dict[str, str]:
         overrides = {}
-        for one in topic.configs:
-            if one.value is None:
+        for setting in topic.configs:
+            if setting.value is None:
                 raise KafkaError(
-                    ErrorCode.INVALID_CONFIG, f"{one.name} has no value; give one or leave it out"
+                    ErrorCode.INVALID_CONFIG,
+                    f"{setting.name} has no value",
+                    advice="give one or leave it out",
                 )
-            overrides[one.name] = one.value
+            overrides[setting.name] = setting.value
         try:
             topic_config(self._config, overrides)
         except ConfigError as error:
@@ -184,7 +189,7 @@ class _TopicCreation:
             replication_factor,
             self._roomy,
             self._load,
-            down=[one for one in self._image.brokers if one not in self._roomy],
+            down=[broker_id for broker_id in self._image.brokers if broker_id not in self._roomy],
             first=first,
         )
 
@@ -195,7 +200,9 @@ class _TopicCreation:
                 "with a manual assignment, the partition count and the replication factor must"
                 " both be -1",
             )
-        by_partition = {one.partition_index: tuple(one.broker_ids) for one in topic.assignments}
+        by_partition = {
+            assigned.partition_index: tuple(assigned.broker_ids) for assigned in topic.assignments
+        }
         if len(by_partition) != len(topic.assignments):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned more than once"
@@ -222,9 +229,9 @@ class _TopicCreation:
 
 def create_topics(
     image: Image, request: CreateTopicsRequest, *, config: BrokerConfig, random: Random
-) -> Result[CreateTopicsResponse]:
-    """Create the topics that can be created; `config` supplies what the request leaves open."""
-    duplicates = repeated(topic.name for topic in request.topics)
+) -> CommandResult[CreateTopicsResponse]:
+    """Create topics; `config` supplies the defaults. Each topic has its own result."""
+    duplicates = repeated_names(topic.name for topic in request.topics)
     creation = _TopicCreation(image, config, random)
     results: dict[str, CreatableTopicResult] = {}
     for topic in request.topics:
@@ -244,43 +251,43 @@ def create_topics(
     if request.validate_only:
         for result in response.topics:
             result.topic_id = ZERO_UUID
-        return Result((), response)
-    return Result(tuple(creation.records), response)
+        return CommandResult((), response)
+    return CommandResult(tuple(creation.records), response)
 
 
 def delete_topics(
     image: Image, request: DeleteTopicsRequest, *, config: BrokerConfig
-) -> Result[DeleteTopicsResponse]:
-    """Delete topics by name or by id; their configs go with them."""
-    wanted = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
-    mentions = Counter(_mention(image, one) for one in wanted)
+) -> CommandResult[DeleteTopicsResponse]:
+    """Delete topics, by name or by id, and their configs."""
+    states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    mentions = Counter(_topic_identity(image, wanted) for wanted in states)
     records: list[Message] = []
     responses: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
-    for one in wanted:
-        key = (one.name, one.topic_id)
+    for wanted in states:
+        key = (wanted.name, wanted.topic_id)
         if key in responses:
             continue
         try:
-            if mentions[_mention(image, one)] > 1:
+            if mentions[_topic_identity(image, wanted)] > 1:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
                 )
-            topic = _topic_to_delete(image, one, config)
+            topic = _topic_to_delete(image, wanted, config)
         except KafkaError as error:
             responses[key] = DeletableTopicResult(
-                name=one.name,
-                topic_id=one.topic_id,
+                name=wanted.name,
+                topic_id=wanted.topic_id,
                 error_code=error.code,
                 error_message=error.detail,
             )
         else:
             records.append(RemoveTopicRecord(topic_id=topic.topic_id))
             responses[key] = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
-    return Result(tuple(records), DeleteTopicsResponse(responses=list(responses.values())))
+    return CommandResult(tuple(records), DeleteTopicsResponse(responses=list(responses.values())))
 
 
-def _mention(image: Image, wanted: DeleteTopicState) -> str | bytes:
-    """What two ways to name one topic have in common."""
+def _topic_identity(image: Image, wanted: DeleteTopicState) -> str | bytes:
+    """The id of an existing topic, else its name or id as given: equal if the topic is the same."""
     if wanted.name is not None:
         topic = image.topics.get(wanted.name)
         return wanted.name if topic is None else topic.topic_id
@@ -309,11 +316,11 @@ def _topic_to_delete(image: Image, wanted: DeleteTopicState, config: BrokerConfi
 
 def create_partitions(
     image: Image, request: CreatePartitionsRequest
-) -> Result[CreatePartitionsResponse]:
-    """Let topics grow to the partition counts asked for; a topic never shrinks."""
-    duplicates = repeated(topic.name for topic in request.topics)
-    budget = _Budget(image)
-    load = Load.of(image)
+) -> CommandResult[CreatePartitionsResponse]:
+    """Add partitions to topics, up to the requested counts; a topic never shrinks."""
+    duplicates = repeated_names(topic.name for topic in request.topics)
+    budget = _PartitionBudget(image)
+    load = ReplicaLoad.of(image)
     records: list[Message] = []
     results: dict[str, CreatePartitionsTopicResult] = {}
     for topic in request.topics:
@@ -329,11 +336,11 @@ def create_partitions(
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.detail
     response = CreatePartitionsResponse(results=list(results.values()))
-    return Result(() if request.validate_only else tuple(records), response)
+    return CommandResult(() if request.validate_only else tuple(records), response)
 
 
 def _added_partitions(
-    image: Image, wanted: CreatePartitionsTopic, budget: _Budget, load: Load
+    image: Image, wanted: CreatePartitionsTopic, budget: _PartitionBudget, load: ReplicaLoad
 ) -> list[PartitionRecord]:
     topic = _topic_named(image, wanted.name)
     present = len(topic.partitions)
@@ -351,7 +358,7 @@ def _added_partitions(
             replication_factor,
             roomy,
             load,
-            down=[one for one in image.brokers if one not in roomy],
+            down=[broker_id for broker_id in image.brokers if broker_id not in roomy],
             present=[partition.replicas for partition in topic.partitions],
         )
     else:
@@ -361,7 +368,7 @@ def _added_partitions(
                 f"{wanted.count - present} partitions are to be added, but the request assigns"
                 f" {len(wanted.assignments)}",
             )
-        assignment = [tuple(one.broker_ids) for one in wanted.assignments]
+        assignment = [tuple(assigned.broker_ids) for assigned in wanted.assignments]
         _check_assignment(image, racks, assignment, replication_factor, present)
         for replicas in assignment:
             load.add(replicas)
@@ -385,16 +392,14 @@ def _described(name: str, value: str | None, source: ConfigSource) -> CreatableT
         name=name,
         value=value,
         config_source=source,
-        is_sensitive=False,  # no setting of a topic is
+        is_sensitive=False,  # Topics have no sensitive settings.
     )
 
 
 def _topic_named(image: Image, name: str) -> TopicImage:
     topic = image.topics.get(name)
     if topic is None:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist; create it first"
-        )
+        raise unknown_topic(name)
     return topic
 
 
@@ -405,7 +410,7 @@ def _check_assignment(
     replication_factor: int,
     first_partition: int,
 ) -> None:
-    """Refuse replicas that a user chose and that cannot be served."""
+    """Refuse a manual assignment with brokers that cannot hold the replicas."""
     for partition, replicas in enumerate(assignment, first_partition):
         unknown = [broker_id for broker_id in replicas if broker_id not in image.brokers]
         if not replicas:
@@ -436,7 +441,7 @@ def _partition_records(
     records = []
     for partition, replicas in enumerate(assignment, first_partition):
         isr = [broker_id for broker_id in replicas if broker_id in active]
-        # A replica that cannot be written would be waited for.
+        # A replica on a full disk in the ISR would block commits.
         isr = [broker_id for broker_id in isr if broker_id in roomy] or isr
         records.append(
             PartitionRecord(

@@ -1,1 +1,1 @@
-"""Numbers that a program keeps about its own work."""
+"""Metrics of a running program."""

@@ -1,7 +1,7 @@
-"""Counters, gauges and histograms, and the registry in which the parts of a program keep them.
+"""Counters, gauges and histograms, and the registry that holds those of a program.
 
-Rule: a metric is a number in memory and knows no clock: durations come in as values. Parts ask the
-registry for their metrics once and hold on to them; on a hot path they add to `Counter.value`
+Rule: a metric is a number in memory and reads no clock: durations are arguments. Code that counts
+gets its metrics from the registry once and keeps them; on a hot path it adds to `Counter.value`
 without a call.
 """
 
@@ -32,7 +32,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that goes up and down, read from its owner when it is asked for."""
+    """A number that goes up and down, computed by `read` whenever metrics are collected."""
 
     __slots__ = ("_read",)
 
@@ -45,10 +45,10 @@ class Gauge:
 
 
 class Histogram:
-    """How many values lie in each of some ranges, and their sum.
+    """Counts of observed values by range, and the sum of the values.
 
-    `counts[i]` are the values above `bounds[i - 1]` and up to `bounds[i]`; those above the last
-    bound are in `counts[-1]`.
+    `counts[i]` is the number of values above `bounds[i - 1]` and up to `bounds[i]`; values above
+    the last bound are counted in `counts[-1]`.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -72,8 +72,8 @@ Metric: TypeAlias = Counter | Gauge | Histogram
 AnyMetric = TypeVar("AnyMetric", Counter, Gauge, Histogram)
 
 
-class Family(NamedTuple):
-    """The metrics of one name: what they measure, and one metric for each combination of labels."""
+class MetricFamily(NamedTuple):
+    """The metrics of one name, with their help text: one metric per combination of labels."""
 
     name: str
     help: str
@@ -87,7 +87,7 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, MetricFamily] = {}
 
     def counter(self, name: str, text: str, labels: Mapping[str, str] = NO_LABELS) -> Counter:
         """The counter with a name and labels, made if there is none yet."""
@@ -100,7 +100,7 @@ class Registry:
         read: Callable[[], float],
         labels: Mapping[str, str] = NO_LABELS,
     ) -> Gauge:
-        """The gauge with a name and labels, made of `read` if there is none yet."""
+        """The gauge with a name and labels, made with `read` if there is none yet."""
         return self._metric(name, text, labels, Gauge, lambda: Gauge(read))
 
     def histogram(
@@ -113,8 +113,8 @@ class Registry:
         """The histogram with a name and labels, made if there is none yet."""
         return self._metric(name, text, labels, Histogram, lambda: Histogram(bounds))
 
-    def collect(self) -> Iterator[Family]:
-        """Every metric as it is now, name by name in the order they were first asked for."""
+    def collect(self) -> Iterator[MetricFamily]:
+        """All metrics by name, in the order in which the names were first used."""
         for family in self._families.values():
             yield family._replace(metrics=dict(family.metrics))
 
@@ -128,7 +128,7 @@ class Registry:
     ) -> AnyMetric:
         family = self._families.get(name)
         if family is None:
-            family = self._families[name] = Family(name, text, {})
+            family = self._families[name] = MetricFamily(name, text, {})
         key = tuple(sorted(labels.items()))
         known = next(iter(family.metrics), key)
         assert [label for label, _ in known] == [label for label, _ in key], (name, known, key)

@@ -1,1 +1,1 @@
-"""Framing on sockets: connections, and the server that accepts and bounds them."""
+"""Sockets: framing, client connections, and the server that accepts and limits connections."""

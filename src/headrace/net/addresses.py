@@ -1,4 +1,4 @@
-"""Where brokers are: `host:port`, with brackets around an IPv6 host."""
+"""Addresses of brokers: `host:port`, with brackets around an IPv6 host."""
 
 import re
 from typing import NamedTuple
@@ -23,14 +23,14 @@ class Address(NamedTuple):
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """The addresses of a comma-separated list; ConfigError says which one is wrong."""
-    addresses = tuple(_parse_one(part.strip()) for part in text.split(",") if part.strip())
+    """The addresses of a comma-separated list; ConfigError names an address that is wrong."""
+    addresses = tuple(_parse_address(part.strip()) for part in text.split(",") if part.strip())
     if not addresses:
         raise ConfigError("no broker address is given; give one as host:port")
     return addresses
 
 
-def _parse_one(text: str) -> Address:
+def _parse_address(text: str) -> Address:
     match = _ADDRESS.match(text)
     port = int(match["port"] or DEFAULT_PORT) if match else 0
     if match is None or not 1 <= port <= 65_535:

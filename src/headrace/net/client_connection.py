@@ -1,7 +1,7 @@
-"""One connection to one broker: requests pipelined, answers in their order.
+"""A client's connection to a broker, with pipelined requests.
 
-Rule: a connection that failed is closed and stays closed. What was in flight on it may or may not
-have been done; only the caller knows whether it can be sent again.
+Rule: a connection that failed is closed and stays closed. The broker may or may not have executed
+the requests in flight; only the caller knows whether they can be sent again.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
 
 
 class ConnectionFailed(HeadraceError):
-    """A broker could not be reached, or the connection to it broke; the text says what to do."""
+    """A broker cannot be reached, or the connection to it broke; the text has advice."""
 
     def __init__(self, address: Address, what: str, advice: str) -> None:
         super().__init__(f"{address}: {what}; {advice}")
@@ -46,11 +46,11 @@ class ConnectionFailed(HeadraceError):
 
 
 class NoAnswer(ConnectionFailed):
-    """Nothing came for as long as was to be waited: the broker may well be there."""
+    """A connect or a request timed out: the broker may be alive and slow."""
 
 
-class _Pending(NamedTuple):
-    """A request that is not answered yet. `due` is when waiting for it ends, by the loop's time."""
+class _PendingRequest(NamedTuple):
+    """A request without its response yet. `due` is its deadline, by the loop's time."""
 
     future: "asyncio.Future[Any]"
     correlation_id: int
@@ -59,11 +59,11 @@ class _Pending(NamedTuple):
     due: float
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """A socket and the requests in flight on it; used on its event loop's thread only.
 
-    Invariant: answers come in the order of the requests, and `_pending` holds those not answered
-    yet, oldest first.
+    Invariant: responses come in the order of the requests, and `_pending` holds the requests
+    without a response, oldest first.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(frame_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._next_correlation_id = 0
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_PendingRequest] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
-        # What the cluster as a whole has agreed on, by the features' names.
+        # The finalized feature levels of the cluster (KIP-584), by name.
         self.features: dict[str, int] = {}
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests without a response."""
         return len(self._pending)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A machine that loses power closes nothing, and some answers are waited for long.
+            # A machine that loses power closes no connection, and some requests wait for long.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE.items():
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- the cluster and its users call these
 
     async def agree_on_versions(self, timeout_s: float) -> None:
-        """Ask which versions the broker has, stepping down if it cannot read our question."""
+        """Send ApiVersions; repeat it in a lower version if the broker does not have ours."""
         version = served_versions(Api.API_VERSIONS)[1]
         answer = await self._ask_versions(version, timeout_s)
         if answer.error_code == _UNSUPPORTED:
@@ -185,10 +185,12 @@ class Connection(asyncio.BufferedProtocol):
             api.api_key: (api.min_version, api.max_version) for api in answer.api_keys
         }
         if answer.finalized_features_epoch >= 0:
-            self.features = {one.name: one.max_version_level for one in answer.finalized_features}
+            self.features = {
+                feature.name: feature.max_version_level for feature in answer.finalized_features
+            }
 
     def version_of(self, api_key: int, version_max: int | None = None) -> int:
-        """The highest version both sides have, and may use; KafkaError if there is none."""
+        """The highest version of an API that both sides have; KafkaError if there is none."""
         first, last = served_versions(api_key)
         if version_max is not None:
             last = min(last, version_max)
@@ -210,17 +212,17 @@ class Connection(asyncio.BufferedProtocol):
     def ask(
         self, request: Message, timeout_s: float, *, version_max: int | None = None
     ) -> "asyncio.Future[Any]":
-        """Send a request now; the future is its answer, or ConnectionFailed."""
+        """Send a request now; the future gets its response, or ConnectionFailed."""
         return self._ask(request, self.version_of(request.api_key, version_max), timeout_s)
 
     def tell(self, request: Message) -> None:
-        """Send a request that is not answered."""
+        """Send a request that has no response, such as Produce with acks=0."""
         self._write(request, self.version_of(request.api_key))
 
     async def drained(self) -> None:
-        """Return when little enough of what was written waits to leave."""
+        """Return once the transport's write buffer is below its limit."""
         while self._writable is not None and self.is_open:
-            # Shared by all who wait: one of them being cancelled must not cancel the others.
+            # Shared by all callers: cancelling one caller must not cancel the others.
             await asyncio.shield(self._writable)
 
     def close(self) -> None:
@@ -231,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id = self._write(request, version)
         future = self._loop.create_future()
         due = self._loop.time() + timeout_s
-        self._pending.append(_Pending(future, correlation_id, request.api_key, version, due))
+        self._pending.append(_PendingRequest(future, correlation_id, request.api_key, version, due))
         if self._timer is None or self._timer_due > due:
             self._watch(due)
         return future
@@ -247,18 +249,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES
         ):
             # asyncio's writelines forgets to pause us before Python 3.12.9 and 3.13.2, and
-            # setting the limits makes it look again.
+            # setting the limits makes it check the size again.
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         return correlation_id
 
     def _take(self, frame: Buffer) -> None:
-        """Give the oldest request in flight its answer."""
+        """Complete the oldest request in flight with its response frame."""
         if not self._pending:
             raise ProtocolError("sent an answer to nothing")
         pending = self._pending.popleft()
         try:
             if pending.api_key == Api.API_VERSIONS and not self._versions:
-                response: Any = frame  # Of a version that is still to be found out.
+                response: Any = frame  # Its version is not known yet: see `_ask_versions`.
             else:
                 correlation_id, response = decode_response(pending.api_key, pending.version, frame)
                 if correlation_id != pending.correlation_id:
@@ -268,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._pending.appendleft(pending)
             raise ProtocolError(f"sent an answer that cannot be read: {error}") from None
-        # Who asked may have been cancelled since; the answer had to be taken all the same.
+        # The caller may have been cancelled since; its response had to be read all the same.
         if not pending.future.done():
             pending.future.set_result(response)
 
@@ -283,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             _, response = decode_response(Api.API_VERSIONS, 0 if refused else version, frame)
         except ProtocolError:
             if refused:
-                # Some say no in a form of their own. Version 0 is left to be asked.
+                # Some brokers refuse in a form of their own. Version 0 remains to be tried.
                 return ApiVersionsResponse(error_code=_UNSUPPORTED)
             raise ConnectionFailed(
                 self.address, "did not answer as a Kafka broker does", _PERHAPS_ANOTHER
@@ -298,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_due = due
 
     def _check_due(self) -> None:
-        """Give the broker up if a request has waited as long as it may."""
+        """Fail the connection if the deadline of a request has passed."""
         self._timer = None
         if not self._pending:
             return
@@ -310,24 +312,24 @@ class Connection(asyncio.BufferedProtocol):
         self._fail(NoAnswer(self.address, "no answer in time", advice))
 
     def _fail(self, error: HeadraceError) -> None:
-        """Close the socket at once; `error` is what everything in flight ends with."""
+        """Close the socket at once, and fail all requests in flight with `error`."""
         if self._transport is not None:
             transport, self._transport = self._transport, None
             transport.abort()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        pending, self._pending = self._pending, deque()
-        for one in pending:
-            if not one.future.done():
-                one.future.set_exception(error)
+        requests, self._pending = self._pending, deque()
+        for request in requests:
+            if not request.future.done():
+                request.future.set_exception(error)
         self.resume_writing()
 
 
-async def _connect(connection: Connection) -> None:
-    """Connect to the first address of the host that takes one; the last one's error if none does.
+async def _connect(connection: ClientConnection) -> None:
+    """Connect to the first address of the host that accepts; raise the last error if none does.
 
-    One at a time, because the loop's own way of trying several forgets which error each gave.
+    The addresses are tried in turn here, because asyncio's own loop over them loses their errors.
     """
     loop = asyncio.get_running_loop()
     failed: OSError | None = None

@@ -1,10 +1,11 @@
-"""Frames out of a stream of bytes, a 4-byte length before each: for servers and for clients.
+"""Splitting of a byte stream into frames with a 4-byte length, for servers and for clients.
 
-A connection receives into a scratch buffer shared by all connections of its event loop, since what
-a read brings is handled before the next read begins. Only what is left over, a frame still on its
-way or frames that must wait their turn, moves into a buffer of its own, from `FrameBuffers`.
+A server's connection receives into a scratch buffer shared by all connections of its event loop,
+since the bytes of a read are handled before the next read begins. Only the rest, an incomplete
+frame or frames that must wait for earlier requests, moves into a buffer of the connection's own,
+from `FrameBuffers`.
 
-Rule: a frame handed out is a view, valid until the caller has dealt with it and calls `settle`.
+Rule: a frame returned by `Framer` is a view, valid until the caller calls `keep_rest`.
 """
 
 from collections import deque
@@ -13,18 +14,19 @@ from collections.abc import Callable
 from headrace.errors import ProtocolError
 from headrace.types import Buffer
 
-# Bytes from a broker into frames that the reader may keep: records are views of them.
+# The client's side: bytes from a broker into frames that the consumer may keep, since its records
+# are views of them.
 #
-# Pure: the connection asks where to receive, and says how much came.
+# Sans-IO: the connection asks for a buffer to receive into, and reports how many bytes came.
 
 
-# Above what one answer of a broker with default settings can be: fetch.max.bytes is 55 MiB, and
-# one batch may exceed it.
+# Above the size of any response of a broker with default settings: fetch.max.bytes is 55 MiB, and
+# a single batch may exceed it.
 FRAME_BYTES_MAX = 160 * 1_048_576
 
 _SCRATCH_BYTES = 64 * 1024
-# Fetches bring frames of one size again and again. Memory that was written before is much quicker
-# to write to than new memory, so a few frames of such sizes are kept.
+# Successive fetch responses have about the same size. Memory that was written before is much
+# quicker to write to than new memory, so a few buffers of such sizes are kept.
 _SPARE_BYTES_MIN = 128 * 1024
 _SPARE_BYTES_MAX = 5 * 1_048_576
 _SPARES_MAX = 4
@@ -32,11 +34,11 @@ _LENGTH_BYTES = 4
 
 
 class FrameReader:
-    """Frames of a 4-byte length and that many bytes, received one after the other.
+    """The receiving side of a client's connection: bytes in, whole frames out.
 
-    A frame is the reader's for as long as it holds a view of it, and its memory ours after that.
-    Invariant: either a frame is on its way, `_filled` bytes of it in `_frame`, or the first
-    `_filled` bytes of `_scratch` are less than a length and what it announces.
+    A frame belongs to the caller for as long as it holds a view of it; then its memory is reused.
+    Invariant: either a frame is incomplete, with `_filled` bytes of it in `_frame`, or the first
+    `_filled` bytes of `_scratch` are an incomplete length.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -47,13 +49,13 @@ class FrameReader:
         self._filled = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes are to be received: a large frame goes straight into its place."""
+        """The buffer for the next read: a large frame is received into its own memory."""
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._scratch[self._filled :]
 
     def received(self, count: int) -> list[Buffer]:
-        """The frames that are whole now that `count` more bytes are here."""
+        """Take note of `count` received bytes; return the frames that they complete."""
         self._filled += count
         if self._frame is not None:
             if self._filled < len(self._frame):
@@ -93,7 +95,7 @@ class FrameReader:
 
 
 def _is_unused(spare: bytearray) -> bool:
-    """Whether no view of it is left: one that has views refuses to change its size."""
+    """Whether no view of a buffer is left: a bytearray with views refuses to change its size."""
     try:
         spare.pop()
     except BufferError:
@@ -110,10 +112,10 @@ _LARGE_BYTES = SCRATCH_BYTES // 2
 
 
 class FrameBuffers:
-    """Buffers for frames on their way, and a bound on how much they hold together.
+    """A pool of buffers for incomplete frames, with a limit on the bytes of all of them.
 
-    The length that a peer announces is not believed: beyond the first 16 KiB a buffer is at most
-    four times what has arrived, so that many peers who send nothing cannot take all there is.
+    The length that a peer announces is not trusted: beyond the first 16 KiB a buffer is at most
+    four times as large as the bytes received, so that many silent peers cannot use up the limit.
     """
 
     def __init__(self, limit_bytes: int = -1) -> None:
@@ -123,7 +125,7 @@ class FrameBuffers:
         self._waiting: list[Callable[[], None]] = []
 
     def acquire(self, size: int) -> bytearray | None:
-        """A buffer of at least `size` bytes, or None while the others hold too much."""
+        """A buffer of at least `size` bytes, or None if it would exceed the limit."""
         capacity = _POOLED_BYTES if SCRATCH_BYTES < size <= _POOLED_BYTES else size
         # One buffer is always granted: a limit below a frame's size must not stop all traffic.
         if 0 <= self._limit_bytes < self.held_bytes + capacity and self.held_bytes > 0:
@@ -142,14 +144,14 @@ class FrameBuffers:
             retry()
 
     def wait(self, retry: Callable[[], None]) -> None:
-        """Call `retry` once when a buffer was given back."""
+        """Call `retry` once, after the next `release`."""
         self._waiting.append(retry)
 
 
 class Framer:
-    """The receiving side of one connection.
+    """The receiving side of a server's connection.
 
-    Invariant: [_start, _end) of `_view` is what was received and not yet handed out.
+    Invariant: [_start, _end) of `_view` is received and not yet returned by `next_frame`.
     """
 
     def __init__(self, frame_bytes_max: int, scratch: memoryview, buffers: FrameBuffers) -> None:
@@ -163,9 +165,10 @@ class Framer:
         self._end = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes are to be received."""
+        """The buffer for the next read."""
         if self._owned is None:
-            # Who just sent a large frame sends another: received in its place, it need not move.
+            # A peer that just sent a large frame sends another: received into a buffer of the
+            # connection's own, it need not be copied out of the scratch buffer.
             buffer = self._buffers.acquire(_POOLED_BYTES) if self._sends_large else None
             if buffer is None:
                 return self._scratch
@@ -188,8 +191,8 @@ class Framer:
         self._sends_large = end - body > _LARGE_BYTES
         return self._view[body:end]
 
-    def settle(self) -> bool:
-        """Keep what is left over and be ready to receive; False while there is no buffer for it."""
+    def keep_rest(self) -> bool:
+        """Move the incomplete rest where it can grow; False while there is no buffer for it."""
         left = self._end - self._start
         if left == 0:
             self.close()
@@ -200,7 +203,7 @@ class Framer:
         buffer = self._buffers.acquire(capacity)
         if buffer is None:
             # Out of the scratch, where another connection is about to receive, and out of our own
-            # buffer, which may be all that stands in the way of a larger one.
+            # buffer, whose release may free enough of the limit for a larger buffer.
             self._view = memoryview(bytes(self._view[self._start : self._end]))
             self._start, self._end = 0, left
             self._drop_owned()
@@ -216,7 +219,7 @@ class Framer:
         return True
 
     def close(self) -> None:
-        """Forget everything received and give the buffer back."""
+        """Drop all received bytes and give the buffer back."""
         self._start = self._end = 0
         self._view = self._scratch
         self._drop_owned()

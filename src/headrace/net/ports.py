@@ -1,4 +1,4 @@
-"""Free ports that stay a broker's own while it is down."""
+"""Free ports that stay reserved for a broker while it is down."""
 
 import os
 import random
@@ -7,19 +7,19 @@ import sys
 import weakref
 from errno import EADDRINUSE
 
-# Below the range that outgoing connections take theirs from. A port of that range could be taken,
-# between a kill and the restart, by a client that is trying to reconnect: even to itself.
+# Below the ephemeral range. An ephemeral port could be taken, between the kill of a broker and its
+# restart, by a client that tries to reconnect to it: a socket can even connect to itself.
 _PORTS = range(20_000, 32_000)
 _ATTEMPTS = 200
 _BACKLOG = 1024
 
 
 class HeldPort:
-    """A port of a host for somebody who listens there at times; OSError if none was found.
+    """A reserved port of a host, for a broker that stops and starts; OSError if none is free.
 
-    Nobody else finds it here, in whatever process, until `release()`, or until this object or its
+    No other process gets the port from this module until `release()`, or until this object or its
     process is gone: it is held by a socket that is bound and does not listen. Only Linux lets
-    somebody listen beside such a socket. Elsewhere nothing but luck keeps the port.
+    another socket listen beside such a socket. Elsewhere the port is not held at all.
     """
 
     def __init__(self, host: str) -> None:
@@ -33,7 +33,7 @@ class HeldPort:
 
 
 def listen_on_unused_port(host: str) -> socket.socket:
-    """A socket that listens on such a port of a host; OSError if none was found."""
+    """A socket that listens on a free port of a host; OSError if none was found."""
     bound = _bind_unused(host)
     bound.listen(_BACKLOG)
     return bound
@@ -45,11 +45,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _bind_unused(host: str) -> socket.socket:
-    # Workers of a test run that were forked share the state of the `random` module.
+    # Not the `random` module's own generator: forked workers of a test run share its state.
     for port in random.Random(os.urandom(8)).sample(_PORTS, _ATTEMPTS):
         bound = socket.socket(_family(host), socket.SOCK_STREAM)
         try:
-            # Not with SO_REUSEADDR, to which a port that is held looks free.
+            # Without SO_REUSEADDR, under which a bind succeeds to a port that is held.
             bound.bind((host, port))
         except OSError as error:
             bound.close()

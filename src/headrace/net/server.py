@@ -1,4 +1,4 @@
-"""Listening sockets, the connections of clients to them, and the bounds on both."""
+"""The server: listening sockets, connections of clients, and the limits on both."""
 
 import asyncio
 import logging
@@ -10,10 +10,10 @@ from headrace.errors import ProtocolError
 from headrace.net.framing import SCRATCH_BYTES, FrameBuffers, Framer
 from headrace.types import Buffer
 
-# One client connection: frames in, replies out in the order of their requests.
+# A client's connection: frames in, replies out in the order of their requests.
 #
-# A request is answered inside the read callback when it can be. One that must wait takes a place in
-# the queue of replies; later requests are worked on meanwhile, and their replies wait behind it.
+# A request is answered inside the read callback if possible. A request that must wait takes a slot
+# in the queue of replies; later requests are handled meanwhile, and their replies wait behind it.
 # Past `in_flight_max` waiting replies, or while the peer does not read, the socket is not read
 # either.
 
@@ -21,18 +21,18 @@ from headrace.types import Buffer
 logger = logging.getLogger(__name__)
 
 Reply: TypeAlias = list[Buffer] | None
-Respond: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Reply]"]
+Respond: TypeAlias = Callable[["ServerConnection", memoryview], "Reply | Awaitable[Reply]"]
 
 # One connection's pipelined requests must not keep the loop from the others.
 _FRAMES_PER_TURN_MAX = 128
 _WRITE_HIGH_WATER_BYTES = 4 * 1024 * 1024
 _LARGE_REPLY_BYTES = 64 * 1024
-# How long a connection that is closed goes on reading, which is when its peer hangs up too.
+# How long a connection goes on reading after its last reply, for its peer to close it.
 _LINGER_SECONDS = 0.25
 
 
-class _Slot:
-    """A place in the queue of replies."""
+class _ReplySlot:
+    """A slot in the queue of replies: a reply, or its future."""
 
     __slots__ = ("future", "reply")
 
@@ -41,8 +41,8 @@ class _Slot:
         self.future = future  # None once the reply is known
 
 
-class Connection(asyncio.BufferedProtocol):
-    """The asyncio protocol of one accepted socket. Used on the event loop's thread only."""
+class ServerConnection(asyncio.BufferedProtocol):
+    """The asyncio protocol of an accepted socket. Used on the event loop's thread only."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Connection(asyncio.BufferedProtocol):
         frame_bytes_max: int,
         in_flight_max: int,
         now: Callable[[], float],
-        on_open: Callable[["Connection"], bool],
-        on_close: Callable[["Connection"], None],
+        on_open: Callable[["ServerConnection"], bool],
+        on_close: Callable[["ServerConnection"], None],
     ) -> None:
         self._respond = respond
         self._scratch = scratch
@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._now = now
         self._on_open = on_open
         self._on_close = on_close
-        self._waiting: deque[_Slot] = deque()
+        self._waiting: deque[_ReplySlot] = deque()
         self._write_paused = False
         self._reading = True
         self._closing = False
@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         # Name and version of the client's software, as its ApiVersions request has them.
         self.peer_software = ("", "")
         self.last_active = self._loop.time()
-        # When bytes came last, by `now`: the arrival of a frame that is complete with them.
+        # The time, by `now`, of the last read: the arrival time of the frames it completed.
         self.received_s = now()
 
     # -- asyncio calls these
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         for slot in self._waiting:
             if slot.future is not None:
-                # Not now: a task that has not begun would end without awaiting what it was given.
+                # Not now: a task that is cancelled before it began would not await its argument.
                 self._loop.call_soon(slot.future.cancel)
         self._waiting.clear()
         if self._lingering is not None:
@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is owed to this peer."""
+        """Whether no request waits for its reply."""
         return not self._waiting
 
     @property
@@ -137,14 +137,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._closing
 
     def close(self) -> None:
-        """Take no more requests; close once every reply that is owed has been sent."""
+        """Read no more requests; close after the replies to all requests so far."""
         self._closing = True
         self._pause_reading()
         if not self._waiting:
             self._linger()
 
     def abort(self, reason: str) -> None:
-        """Drop the connection now, with one line in the log."""
+        """Close the socket now, without the waiting replies, and log the reason."""
         logger.info("closed connection from %s: %s", self.peer, reason)
         self._closing = True
         if self.transport is not None:
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests and replies
 
     def _process(self) -> None:
-        """Work through the frames that are here, as far as the bounds allow."""
+        """Handle the received frames, as far as the limits allow."""
         if self._closing:
             return
         out: list[Buffer] = []
@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("internal error")
             return
         self._write(out)
-        if not self._framer.settle():
+        if not self._framer.keep_rest():
             self._pause_reading()
             self._buffers.wait(self._schedule)
         elif turn_over:
@@ -181,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_reading()
 
     def _take_frames(self, out: list[Buffer]) -> bool:
-        """Answer frames into `out`; True when the turn is over and frames may be left."""
+        """Answer frames into `out`; True if it stopped at the limit of frames per turn."""
         for _ in range(_FRAMES_PER_TURN_MAX):
             if self._blocked():
                 return False
@@ -191,11 +191,11 @@ class Connection(asyncio.BufferedProtocol):
             reply = self._respond(self, frame)
             if isinstance(reply, list):
                 if self._waiting:
-                    self._waiting.append(_Slot(reply, None))
+                    self._waiting.append(_ReplySlot(reply, None))
                 else:
                     out += reply
                     if len(reply) > 1 or len(reply[0]) > _LARGE_REPLY_BYTES:
-                        # Out with it, so that a peer that does not read is noticed now.
+                        # Written now, so that a peer that does not read is noticed.
                         self._write(out)
                         out.clear()
             elif reply is not None:
@@ -207,14 +207,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _await(self, reply: Awaitable[Reply]) -> None:
         future = asyncio.ensure_future(reply)
-        slot = _Slot(None, future)
+        slot = _ReplySlot(None, future)
         self._waiting.append(slot)
-        future.add_done_callback(lambda done: self._settle_slot(slot, done))
+        future.add_done_callback(lambda done: self._complete_slot(slot, done))
 
-    def _settle_slot(self, slot: _Slot, future: asyncio.Future[Reply]) -> None:
+    def _complete_slot(self, slot: _ReplySlot, future: asyncio.Future[Reply]) -> None:
         slot.future = None
         if future.cancelled():
-            return  # By connection_lost: nobody is there to be answered.
+            return  # By connection_lost: the peer is gone.
         error = future.exception()
         if error is not None:
             if isinstance(error, ProtocolError):
@@ -237,10 +237,10 @@ class Connection(asyncio.BufferedProtocol):
             self._process()
 
     def _linger(self) -> None:
-        """Say that no more comes, and close when the peer has heard it.
+        """Shut down the sending side, and close the socket a moment later.
 
-        Requests that are closed on unread would take the replies with them, which the peer's
-        system drops when the connection is reset; so they are read, and nothing is done about them.
+        Closing a socket with unread requests resets the connection, and the peer's system then
+        drops the replies it has not read yet. So requests are read meanwhile, and ignored.
         """
         transport = self.transport
         if transport is None or transport.is_closing() or self._lingering is not None:
@@ -280,7 +280,7 @@ _BACKLOG = 1024
 
 
 class ConnectionLimits(NamedTuple):
-    """How many connections there may be, and how long one may be silent. -1 ms is for ever."""
+    """Limits on the number of connections and on their idle time; -1 ms is no limit."""
 
     connections_max: int
     connections_per_ip_max: int
@@ -288,10 +288,10 @@ class ConnectionLimits(NamedTuple):
 
 
 class Server:
-    """The connections of one process, over all its listeners.
+    """The connections of a process, over all its listeners.
 
-    `limits` is asked at every accept and sweep, so that changed settings hold at once. `now` is a
-    monotonic clock in seconds, which tells when requests arrive.
+    `limits` is called at every accept and sweep, so that changed settings apply at once. `now` is a
+    monotonic clock in seconds, for the arrival times of requests.
     """
 
     def __init__(
@@ -309,14 +309,14 @@ class Server:
         self._now = now
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._buffers = FrameBuffers(queued_bytes_max)
-        # A dict in place of a set: connections are closed in the order in which they came.
-        self._connections: dict[Connection, None] = {}
+        # A dict in place of a set: connections are closed in the order of their arrival.
+        self._connections: dict[ServerConnection, None] = {}
         self._by_host: Counter[str] = Counter()
         self._listeners: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
 
     async def listen(self, host: str, port: int, respond: Respond) -> int:
-        """Bind an address whose requests `respond` answers; the port, which matters if it was 0."""
+        """Bind an address, whose requests go to `respond`; return the port, chosen if it was 0."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
             lambda: self._accept(respond),
@@ -331,7 +331,7 @@ class Server:
         return bound
 
     async def start_serving(self) -> None:
-        """Accept connections at every address that was bound."""
+        """Accept connections at every bound address."""
         for listener in self._listeners:
             await listener.start_serving()
 
@@ -340,7 +340,7 @@ class Server:
         return len(self._connections)
 
     def sweep(self) -> None:
-        """Close connections that have been silent for too long."""
+        """Close connections that are idle for longer than `idle_ms_max`."""
         idle_ms_max = self._limits().idle_ms_max
         if idle_ms_max < 0:
             return
@@ -354,9 +354,9 @@ class Server:
             listener.close()
 
     async def close(self, grace_seconds: float) -> None:
-        """Stop accepting, let requests under way finish, then drop what is left."""
+        """Stop accepting, let requests in progress finish, then abort the other connections."""
         self.stop_accepting()
-        # Set whenever the last one has gone, which may have been before these came.
+        # It is set whenever the last connection has closed, also before the present ones came.
         self._all_closed.clear()
         for connection in tuple(self._connections):
             connection.close()
@@ -371,13 +371,13 @@ class Server:
             await listener.wait_closed()
 
     def abort(self, reason: str) -> None:
-        """Close every socket now, whatever is owed to its peer."""
+        """Close every socket now, without the waiting replies."""
         self.stop_accepting()
         for connection in tuple(self._connections):
             connection.abort(reason)
 
-    def _accept(self, respond: Respond) -> Connection:
-        return Connection(
+    def _accept(self, respond: Respond) -> ServerConnection:
+        return ServerConnection(
             respond,
             scratch=self._scratch,
             buffers=self._buffers,
@@ -388,7 +388,7 @@ class Server:
             on_close=self._forget,
         )
 
-    def _admit(self, connection: Connection) -> bool:
+    def _admit(self, connection: ServerConnection) -> bool:
         limits = self._limits()
         host = connection.peer_host
         if len(self._connections) >= limits.connections_max:
@@ -401,7 +401,7 @@ class Server:
         self._by_host[host] += 1
         return True
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ServerConnection) -> None:
         if connection not in self._connections:
             return  # It was refused.
         del self._connections[connection]

@@ -10,8 +10,9 @@
 Rule: a name is imported when it is first used; pyspark only when a session is made.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from headrace import exported_value
 
 # At once: the module of the same name would else take its place when someone imports that.
 from headrace.pipelines.session import session
@@ -48,13 +49,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        module = _MODULE_OF.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{module}"), name)
-        # Found without this function from now on.
-        globals()[name] = value
-        return value
+        return exported_value(__name__, _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

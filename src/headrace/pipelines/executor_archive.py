@@ -1,4 +1,4 @@
-"""What executors need of this package, as one archive, for machines that do not have it installed.
+"""An archive of this package for executors on machines that do not have it installed.
 
 Spark unpacks an archive into the directory an executor runs in. One holds this package with its
 compiled modules and the few packages below it; `PYTHONPATH` makes Python look there first. A zip
@@ -34,7 +34,7 @@ _SUFFIXES_LEFT_OUT = {".c", ".pxd", ".pyc", ".pyi"}
 
 
 def archive_name() -> str:
-    """What the archive is called: for which version, Python and machine it is."""
+    """The name of the archive: its version, Python and machine."""
     machine = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     return f"headrace-{headrace.__version__}-{sys.implementation.cache_tag}-{machine}.tar.gz"
 

@@ -20,7 +20,7 @@ from headrace.errors import ConfigError
 
 
 def cached_home(kind: str, real: Path, environ: Mapping[str, str]) -> Path:
-    """Where the changed form of a directory is kept: nobody else can write there."""
+    """The directory for a changed copy, which nobody else can write to."""
     base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base, "headrace")
     try:
@@ -53,7 +53,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What `JAVA_HOME` has to be for Spark, or None if what is set or on the path will do."""
+    """The `JAVA_HOME` for Spark; None if the one that is set or on the path will do."""
     named = environ.get("JAVA_HOME")
     if named:
         java = Path(named, "bin", "java")
@@ -132,7 +132,7 @@ _ARCHIVE = "pyspark.zip"
 
 
 def spark_home(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What `SPARK_HOME` should be for workers on this machine; None to leave it as it is."""
+    """The `SPARK_HOME` for workers on this machine; None to leave it as it is."""
     found = importlib.util.find_spec("pyspark")
     if environ.get("SPARK_HOME") or found is None or found.origin is None:
         return None

@@ -37,7 +37,7 @@ def local_directory(location: str) -> Path | None:
 
 
 def notes_directory(pipeline: Pipeline) -> Path:
-    """Where its lock, its state and its log are: beside the checkpoints, if these are here."""
+    """The directory of its lock, state and log: beside the checkpoints, if these are local."""
     root = local_directory(checkpoint_root(pipeline))
     if root is None:
         root = Path(pipeline.directory, DEFAULT_PARENT, pipeline.name).absolute()

@@ -113,12 +113,12 @@ def _shipped() -> Path:
 
 
 def session_settings(master: str) -> dict[str, str]:
-    """What a session on this master is given unless it is told otherwise."""
+    """The default settings of a session on this master."""
     return SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
 
 
 def tasks_at_once(master: str, settings: Mapping[str, str]) -> int | None:
-    """How many tasks a master runs at once, if that is known before it is asked.
+    """The number of tasks a master runs at once, if its settings or its URL say so.
 
     >>> tasks_at_once("local[4]", {}), tasks_at_once("local-cluster[2,3,1024]", {})
     (4, 6)

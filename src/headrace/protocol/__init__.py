@@ -1,1 +1,1 @@
-"""Messages, record batches and framing of the Kafka protocol, as values and bytes only."""
+"""Messages and record batches of the Kafka protocol. Sans-IO: values and bytes only."""

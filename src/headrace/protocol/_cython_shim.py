@@ -1,7 +1,7 @@
-"""What compiled modules need of `cython` when they run uncompiled and Cython is not installed.
+"""A substitute for the module `cython`, for uncompiled modules without Cython installed.
 
-Rule: nothing here does anything. Types are placeholders, decorators return what they decorate,
-`nogil` is an empty context. Only names that our modules use are here, so a new one fails loudly.
+Rule: nothing here has an effect. Types are placeholders, decorators return what they decorate,
+`nogil` is an empty context. Only names that our modules use are defined; any other name fails.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ NULL = None
 
 
 class _Type:
-    """A C type: it names something for the compiler and is never looked into."""
+    """A placeholder for a C type."""
 
     def __getitem__(self, item: object) -> "_Type":
         return self
@@ -43,7 +43,7 @@ exceptval = freelist = boundscheck = wraparound = cdivision = initializedcheck =
 
 
 class _NoGil:
-    """`@cython.nogil` and `with cython.nogil:` at once."""
+    """`nogil` as a decorator and as a context manager."""
 
     def __call__(self, decorated: T) -> T:
         return decorated

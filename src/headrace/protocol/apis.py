@@ -1,6 +1,6 @@
-"""The APIs of the protocol, and how requests and responses are put behind headers in frames.
+"""The APIs of the protocol, and the encoding of requests and responses with their headers.
 
-`Api` is the only list of APIs: key, versions and fields are those of the message tables.
+`Api` is the only list of APIs: key, versions and fields are those of the message classes.
 """
 
 from collections.abc import Iterable
@@ -94,7 +94,7 @@ from headrace.types import Buffer
 
 
 def encode_uvarint(number: int) -> bytes:
-    """A number in groups of seven bits, the lowest first."""
+    """An unsigned varint: groups of seven bits, the lowest first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -104,7 +104,7 @@ def encode_uvarint(number: int) -> bytes:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The number at a position, and the position after it."""
+    """The unsigned varint at a position, and the position after it."""
     number = 0
     for shift in range(0, 35, 7):
         if position >= len(buffer):
@@ -117,7 +117,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     raise ProtocolError("a varint has more than five bytes")
 
 
-class _Row(NamedTuple):
+class _ApiRow(NamedTuple):
     request: type[Message]
     response: type[Message]
     stable_until: int = VERSION_MAX
@@ -125,10 +125,10 @@ class _Row(NamedTuple):
 
 
 class Api(IntEnum):
-    """An API, as a number its key: the tables of its messages, and the versions to be used.
+    """An API, with its key as value: its message classes, and the versions to be used.
 
     Versions above `stable_until` are known and not served. `announced_from` is the version from
-    which on ApiVersions announces the API, if that is lower than the first one served.
+    which on ApiVersions announces the API, if that is lower than the first served version.
     """
 
     request: type[Message]
@@ -154,191 +154,201 @@ class Api(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """The name that Kafka's documents have for it, as `ListOffsets`."""
+        """The name of the API in Kafka's documentation, such as `ListOffsets`."""
         return self.request.__name__.removesuffix("Request")
 
     # Clients based on old librdkafka give up if Produce is not announced from version 0 on.
-    PRODUCE = _Row(produce.ProduceRequest, produce.ProduceResponse, announced_from=0)
-    FETCH = _Row(fetch.FetchRequest, fetch.FetchResponse)
-    LIST_OFFSETS = _Row(list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse)
-    METADATA = _Row(metadata.MetadataRequest, metadata.MetadataResponse)
-    OFFSET_COMMIT = _Row(offset_commit.OffsetCommitRequest, offset_commit.OffsetCommitResponse)
-    OFFSET_FETCH = _Row(offset_fetch.OffsetFetchRequest, offset_fetch.OffsetFetchResponse)
-    FIND_COORDINATOR = _Row(
+    PRODUCE = _ApiRow(produce.ProduceRequest, produce.ProduceResponse, announced_from=0)
+    FETCH = _ApiRow(fetch.FetchRequest, fetch.FetchResponse)
+    LIST_OFFSETS = _ApiRow(list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse)
+    METADATA = _ApiRow(metadata.MetadataRequest, metadata.MetadataResponse)
+    OFFSET_COMMIT = _ApiRow(offset_commit.OffsetCommitRequest, offset_commit.OffsetCommitResponse)
+    OFFSET_FETCH = _ApiRow(offset_fetch.OffsetFetchRequest, offset_fetch.OffsetFetchResponse)
+    FIND_COORDINATOR = _ApiRow(
         find_coordinator.FindCoordinatorRequest, find_coordinator.FindCoordinatorResponse
     )
-    JOIN_GROUP = _Row(join_group.JoinGroupRequest, join_group.JoinGroupResponse)
-    HEARTBEAT = _Row(heartbeat.HeartbeatRequest, heartbeat.HeartbeatResponse)
-    LEAVE_GROUP = _Row(leave_group.LeaveGroupRequest, leave_group.LeaveGroupResponse)
-    SYNC_GROUP = _Row(sync_group.SyncGroupRequest, sync_group.SyncGroupResponse)
-    DESCRIBE_GROUPS = _Row(
+    JOIN_GROUP = _ApiRow(join_group.JoinGroupRequest, join_group.JoinGroupResponse)
+    HEARTBEAT = _ApiRow(heartbeat.HeartbeatRequest, heartbeat.HeartbeatResponse)
+    LEAVE_GROUP = _ApiRow(leave_group.LeaveGroupRequest, leave_group.LeaveGroupResponse)
+    SYNC_GROUP = _ApiRow(sync_group.SyncGroupRequest, sync_group.SyncGroupResponse)
+    DESCRIBE_GROUPS = _ApiRow(
         describe_groups.DescribeGroupsRequest, describe_groups.DescribeGroupsResponse
     )
-    LIST_GROUPS = _Row(list_groups.ListGroupsRequest, list_groups.ListGroupsResponse)
-    SASL_HANDSHAKE = _Row(sasl_handshake.SaslHandshakeRequest, sasl_handshake.SaslHandshakeResponse)
-    API_VERSIONS = _Row(api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse)
-    CREATE_TOPICS = _Row(create_topics.CreateTopicsRequest, create_topics.CreateTopicsResponse)
-    DELETE_TOPICS = _Row(delete_topics.DeleteTopicsRequest, delete_topics.DeleteTopicsResponse)
-    DELETE_RECORDS = _Row(delete_records.DeleteRecordsRequest, delete_records.DeleteRecordsResponse)
+    LIST_GROUPS = _ApiRow(list_groups.ListGroupsRequest, list_groups.ListGroupsResponse)
+    SASL_HANDSHAKE = _ApiRow(
+        sasl_handshake.SaslHandshakeRequest, sasl_handshake.SaslHandshakeResponse
+    )
+    API_VERSIONS = _ApiRow(api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse)
+    CREATE_TOPICS = _ApiRow(create_topics.CreateTopicsRequest, create_topics.CreateTopicsResponse)
+    DELETE_TOPICS = _ApiRow(delete_topics.DeleteTopicsRequest, delete_topics.DeleteTopicsResponse)
+    DELETE_RECORDS = _ApiRow(
+        delete_records.DeleteRecordsRequest, delete_records.DeleteRecordsResponse
+    )
     # Version 6 is for two-phase commit, which Kafka itself still hides.
-    INIT_PRODUCER_ID = _Row(
+    INIT_PRODUCER_ID = _ApiRow(
         init_producer_id.InitProducerIdRequest,
         init_producer_id.InitProducerIdResponse,
         stable_until=5,
     )
-    OFFSET_FOR_LEADER_EPOCH = _Row(
+    OFFSET_FOR_LEADER_EPOCH = _ApiRow(
         offset_for_leader_epoch.OffsetForLeaderEpochRequest,
         offset_for_leader_epoch.OffsetForLeaderEpochResponse,
     )
-    ADD_PARTITIONS_TO_TXN = _Row(
+    ADD_PARTITIONS_TO_TXN = _ApiRow(
         add_partitions_to_txn.AddPartitionsToTxnRequest,
         add_partitions_to_txn.AddPartitionsToTxnResponse,
     )
-    ADD_OFFSETS_TO_TXN = _Row(
+    ADD_OFFSETS_TO_TXN = _ApiRow(
         add_offsets_to_txn.AddOffsetsToTxnRequest, add_offsets_to_txn.AddOffsetsToTxnResponse
     )
-    END_TXN = _Row(end_txn.EndTxnRequest, end_txn.EndTxnResponse)
-    WRITE_TXN_MARKERS = _Row(
+    END_TXN = _ApiRow(end_txn.EndTxnRequest, end_txn.EndTxnResponse)
+    WRITE_TXN_MARKERS = _ApiRow(
         write_txn_markers.WriteTxnMarkersRequest, write_txn_markers.WriteTxnMarkersResponse
     )
-    TXN_OFFSET_COMMIT = _Row(
+    TXN_OFFSET_COMMIT = _ApiRow(
         txn_offset_commit.TxnOffsetCommitRequest, txn_offset_commit.TxnOffsetCommitResponse
     )
-    DESCRIBE_ACLS = _Row(describe_acls.DescribeAclsRequest, describe_acls.DescribeAclsResponse)
-    CREATE_ACLS = _Row(create_acls.CreateAclsRequest, create_acls.CreateAclsResponse)
-    DELETE_ACLS = _Row(delete_acls.DeleteAclsRequest, delete_acls.DeleteAclsResponse)
-    DESCRIBE_CONFIGS = _Row(
+    DESCRIBE_ACLS = _ApiRow(describe_acls.DescribeAclsRequest, describe_acls.DescribeAclsResponse)
+    CREATE_ACLS = _ApiRow(create_acls.CreateAclsRequest, create_acls.CreateAclsResponse)
+    DELETE_ACLS = _ApiRow(delete_acls.DeleteAclsRequest, delete_acls.DeleteAclsResponse)
+    DESCRIBE_CONFIGS = _ApiRow(
         describe_configs.DescribeConfigsRequest, describe_configs.DescribeConfigsResponse
     )
-    ALTER_CONFIGS = _Row(alter_configs.AlterConfigsRequest, alter_configs.AlterConfigsResponse)
-    ALTER_REPLICA_LOG_DIRS = _Row(
+    ALTER_CONFIGS = _ApiRow(alter_configs.AlterConfigsRequest, alter_configs.AlterConfigsResponse)
+    ALTER_REPLICA_LOG_DIRS = _ApiRow(
         alter_replica_log_dirs.AlterReplicaLogDirsRequest,
         alter_replica_log_dirs.AlterReplicaLogDirsResponse,
     )
-    DESCRIBE_LOG_DIRS = _Row(
+    DESCRIBE_LOG_DIRS = _ApiRow(
         describe_log_dirs.DescribeLogDirsRequest, describe_log_dirs.DescribeLogDirsResponse
     )
-    SASL_AUTHENTICATE = _Row(
+    SASL_AUTHENTICATE = _ApiRow(
         sasl_authenticate.SaslAuthenticateRequest, sasl_authenticate.SaslAuthenticateResponse
     )
-    CREATE_PARTITIONS = _Row(
+    CREATE_PARTITIONS = _ApiRow(
         create_partitions.CreatePartitionsRequest, create_partitions.CreatePartitionsResponse
     )
-    CREATE_DELEGATION_TOKEN = _Row(
+    CREATE_DELEGATION_TOKEN = _ApiRow(
         create_delegation_token.CreateDelegationTokenRequest,
         create_delegation_token.CreateDelegationTokenResponse,
     )
-    RENEW_DELEGATION_TOKEN = _Row(
+    RENEW_DELEGATION_TOKEN = _ApiRow(
         renew_delegation_token.RenewDelegationTokenRequest,
         renew_delegation_token.RenewDelegationTokenResponse,
     )
-    EXPIRE_DELEGATION_TOKEN = _Row(
+    EXPIRE_DELEGATION_TOKEN = _ApiRow(
         expire_delegation_token.ExpireDelegationTokenRequest,
         expire_delegation_token.ExpireDelegationTokenResponse,
     )
-    DESCRIBE_DELEGATION_TOKEN = _Row(
+    DESCRIBE_DELEGATION_TOKEN = _ApiRow(
         describe_delegation_token.DescribeDelegationTokenRequest,
         describe_delegation_token.DescribeDelegationTokenResponse,
     )
-    DELETE_GROUPS = _Row(delete_groups.DeleteGroupsRequest, delete_groups.DeleteGroupsResponse)
-    ELECT_LEADERS = _Row(elect_leaders.ElectLeadersRequest, elect_leaders.ElectLeadersResponse)
-    INCREMENTAL_ALTER_CONFIGS = _Row(
+    DELETE_GROUPS = _ApiRow(delete_groups.DeleteGroupsRequest, delete_groups.DeleteGroupsResponse)
+    ELECT_LEADERS = _ApiRow(elect_leaders.ElectLeadersRequest, elect_leaders.ElectLeadersResponse)
+    INCREMENTAL_ALTER_CONFIGS = _ApiRow(
         incremental_alter_configs.IncrementalAlterConfigsRequest,
         incremental_alter_configs.IncrementalAlterConfigsResponse,
     )
-    ALTER_PARTITION_REASSIGNMENTS = _Row(
+    ALTER_PARTITION_REASSIGNMENTS = _ApiRow(
         alter_partition_reassignments.AlterPartitionReassignmentsRequest,
         alter_partition_reassignments.AlterPartitionReassignmentsResponse,
     )
-    LIST_PARTITION_REASSIGNMENTS = _Row(
+    LIST_PARTITION_REASSIGNMENTS = _ApiRow(
         list_partition_reassignments.ListPartitionReassignmentsRequest,
         list_partition_reassignments.ListPartitionReassignmentsResponse,
     )
-    OFFSET_DELETE = _Row(offset_delete.OffsetDeleteRequest, offset_delete.OffsetDeleteResponse)
-    DESCRIBE_CLIENT_QUOTAS = _Row(
+    OFFSET_DELETE = _ApiRow(offset_delete.OffsetDeleteRequest, offset_delete.OffsetDeleteResponse)
+    DESCRIBE_CLIENT_QUOTAS = _ApiRow(
         describe_client_quotas.DescribeClientQuotasRequest,
         describe_client_quotas.DescribeClientQuotasResponse,
     )
-    ALTER_CLIENT_QUOTAS = _Row(
+    ALTER_CLIENT_QUOTAS = _ApiRow(
         alter_client_quotas.AlterClientQuotasRequest, alter_client_quotas.AlterClientQuotasResponse
     )
-    DESCRIBE_USER_SCRAM_CREDENTIALS = _Row(
+    DESCRIBE_USER_SCRAM_CREDENTIALS = _ApiRow(
         describe_user_scram_credentials.DescribeUserScramCredentialsRequest,
         describe_user_scram_credentials.DescribeUserScramCredentialsResponse,
     )
-    ALTER_USER_SCRAM_CREDENTIALS = _Row(
+    ALTER_USER_SCRAM_CREDENTIALS = _ApiRow(
         alter_user_scram_credentials.AlterUserScramCredentialsRequest,
         alter_user_scram_credentials.AlterUserScramCredentialsResponse,
     )
-    VOTE = _Row(vote.VoteRequest, vote.VoteResponse)
-    BEGIN_QUORUM_EPOCH = _Row(
+    VOTE = _ApiRow(vote.VoteRequest, vote.VoteResponse)
+    BEGIN_QUORUM_EPOCH = _ApiRow(
         begin_quorum_epoch.BeginQuorumEpochRequest, begin_quorum_epoch.BeginQuorumEpochResponse
     )
-    END_QUORUM_EPOCH = _Row(
+    END_QUORUM_EPOCH = _ApiRow(
         end_quorum_epoch.EndQuorumEpochRequest, end_quorum_epoch.EndQuorumEpochResponse
     )
-    DESCRIBE_QUORUM = _Row(
+    DESCRIBE_QUORUM = _ApiRow(
         describe_quorum.DescribeQuorumRequest, describe_quorum.DescribeQuorumResponse
     )
-    ALTER_PARTITION = _Row(
+    ALTER_PARTITION = _ApiRow(
         alter_partition.AlterPartitionRequest, alter_partition.AlterPartitionResponse
     )
-    UPDATE_FEATURES = _Row(
+    UPDATE_FEATURES = _ApiRow(
         update_features.UpdateFeaturesRequest, update_features.UpdateFeaturesResponse
     )
-    ENVELOPE = _Row(envelope.EnvelopeRequest, envelope.EnvelopeResponse)
-    FETCH_SNAPSHOT = _Row(fetch_snapshot.FetchSnapshotRequest, fetch_snapshot.FetchSnapshotResponse)
-    DESCRIBE_CLUSTER = _Row(
+    ENVELOPE = _ApiRow(envelope.EnvelopeRequest, envelope.EnvelopeResponse)
+    FETCH_SNAPSHOT = _ApiRow(
+        fetch_snapshot.FetchSnapshotRequest, fetch_snapshot.FetchSnapshotResponse
+    )
+    DESCRIBE_CLUSTER = _ApiRow(
         describe_cluster.DescribeClusterRequest, describe_cluster.DescribeClusterResponse
     )
-    DESCRIBE_PRODUCERS = _Row(
+    DESCRIBE_PRODUCERS = _ApiRow(
         describe_producers.DescribeProducersRequest, describe_producers.DescribeProducersResponse
     )
-    BROKER_REGISTRATION = _Row(
+    BROKER_REGISTRATION = _ApiRow(
         broker_registration.BrokerRegistrationRequest,
         broker_registration.BrokerRegistrationResponse,
     )
-    BROKER_HEARTBEAT = _Row(
+    BROKER_HEARTBEAT = _ApiRow(
         broker_heartbeat.BrokerHeartbeatRequest, broker_heartbeat.BrokerHeartbeatResponse
     )
-    UNREGISTER_BROKER = _Row(
+    UNREGISTER_BROKER = _ApiRow(
         unregister_broker.UnregisterBrokerRequest, unregister_broker.UnregisterBrokerResponse
     )
-    DESCRIBE_TRANSACTIONS = _Row(
+    DESCRIBE_TRANSACTIONS = _ApiRow(
         describe_transactions.DescribeTransactionsRequest,
         describe_transactions.DescribeTransactionsResponse,
     )
-    LIST_TRANSACTIONS = _Row(
+    LIST_TRANSACTIONS = _ApiRow(
         list_transactions.ListTransactionsRequest, list_transactions.ListTransactionsResponse
     )
-    ALLOCATE_PRODUCER_IDS = _Row(
+    ALLOCATE_PRODUCER_IDS = _ApiRow(
         allocate_producer_ids.AllocateProducerIdsRequest,
         allocate_producer_ids.AllocateProducerIdsResponse,
     )
-    GET_TELEMETRY_SUBSCRIPTIONS = _Row(
+    GET_TELEMETRY_SUBSCRIPTIONS = _ApiRow(
         get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest,
         get_telemetry_subscriptions.GetTelemetrySubscriptionsResponse,
     )
-    PUSH_TELEMETRY = _Row(push_telemetry.PushTelemetryRequest, push_telemetry.PushTelemetryResponse)
-    ASSIGN_REPLICAS_TO_DIRS = _Row(
+    PUSH_TELEMETRY = _ApiRow(
+        push_telemetry.PushTelemetryRequest, push_telemetry.PushTelemetryResponse
+    )
+    ASSIGN_REPLICAS_TO_DIRS = _ApiRow(
         assign_replicas_to_dirs.AssignReplicasToDirsRequest,
         assign_replicas_to_dirs.AssignReplicasToDirsResponse,
     )
-    LIST_CONFIG_RESOURCES = _Row(
+    LIST_CONFIG_RESOURCES = _ApiRow(
         list_config_resources.ListConfigResourcesRequest,
         list_config_resources.ListConfigResourcesResponse,
     )
-    DESCRIBE_TOPIC_PARTITIONS = _Row(
+    DESCRIBE_TOPIC_PARTITIONS = _ApiRow(
         describe_topic_partitions.DescribeTopicPartitionsRequest,
         describe_topic_partitions.DescribeTopicPartitionsResponse,
     )
-    ADD_RAFT_VOTER = _Row(add_raft_voter.AddRaftVoterRequest, add_raft_voter.AddRaftVoterResponse)
-    REMOVE_RAFT_VOTER = _Row(
+    ADD_RAFT_VOTER = _ApiRow(
+        add_raft_voter.AddRaftVoterRequest, add_raft_voter.AddRaftVoterResponse
+    )
+    REMOVE_RAFT_VOTER = _ApiRow(
         remove_raft_voter.RemoveRaftVoterRequest, remove_raft_voter.RemoveRaftVoterResponse
     )
 
 
-# Every API by the key that a header has.
+# Every API by its key.
 APIS: dict[int, Api] = {int(api): api for api in Api}
 
 
@@ -350,7 +360,7 @@ def served_versions(api_key: int) -> tuple[int, int]:
 
 
 def announced_versions(api_keys: Iterable[int]) -> list[api_versions.ApiVersion]:
-    """APIs with their versions, as ApiVersions announces them."""
+    """The entries of an ApiVersions response for these APIs."""
     announced = []
     for key in sorted(api_keys):
         api = APIS[key]
@@ -361,7 +371,7 @@ def announced_versions(api_keys: Iterable[int]) -> list[api_versions.ApiVersion]
 
 
 class RequestHeader(NamedTuple):
-    """What stands before the body of a request; `body` is where the body starts in the frame."""
+    """The header of a request; `body` is the position of the request's body in the frame."""
 
     api_key: int
     api_version: int
@@ -376,10 +386,10 @@ _FLEXIBLE_CORRELATION = Layout(">ib")
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """Read the header of a request whose API key and version may be unknown to us."""
+    """Decode the header of a request, whose API key and version may be unknown."""
     if len(frame) < 8:
         raise ProtocolError(f"a request of {len(frame)} bytes has no header")
-    # The first request header ended before the client id; a null one costs two bytes.
+    # Request header version 0 ended before the client id; a null client id takes two bytes.
     if len(frame) < _HEAD.size:
         raise ProtocolError("a request without a client id")
     api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
@@ -413,15 +423,15 @@ def _skip_tags(frame: memoryview, position: int) -> int:
 
 
 def decode_request(header: RequestHeader, frame: memoryview) -> Any:
-    """The body of a request. Bytes after it are ignored, as Kafka's brokers ignore them."""
+    """Decode the body of a request. Bytes after it are ignored, as in Kafka's brokers."""
     schema = schema_of(APIS[header.api_key].request, header.api_version)
     return decode(schema, frame, header.body, REQUEST_ELEMENTS_MAX)[0]
 
 
 def encode_response(header: RequestHeader, response: Message) -> list[Buffer]:
-    """The frame that answers a request, as buffers to send in order."""
+    """The frame of the response to a request, as buffers to send in order."""
     schema = schema_of(type(response), header.api_version)
-    # A client that cannot know our version yet must be able to read the answer to ApiVersions.
+    # A client must be able to read the ApiVersions response before it knows our versions.
     if schema.flexible and header.api_key != Api.API_VERSIONS:
         head = _FLEXIBLE_CORRELATION.pack(header.correlation_id, 0)
     else:
@@ -432,7 +442,7 @@ def encode_response(header: RequestHeader, response: Message) -> list[Buffer]:
 def encode_request(
     request: Message, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """A request as a client sends it, as buffers to send in order."""
+    """The frame of a request, as buffers to send in order."""
     schema = schema_of(type(request), version)
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
@@ -441,9 +451,9 @@ def encode_request(
 
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
-    """The correlation id and body of a response frame, without its length.
+    """Decode the correlation id and the body of a response frame, given without its length.
 
-    Bytes after the body are ignored, as Kafka's clients ignore them.
+    Bytes after the body are ignored, as in Kafka's clients.
     """
     if len(frame) < 5:
         raise ProtocolError(f"a response of {len(frame)} bytes")

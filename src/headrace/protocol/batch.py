@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Record batch v2 headers: read them, check the batches they head, stamp them in place.
+"""Record batch v2 headers: decode them, validate batches, write header fields in place.
 
-Rule: no record is decoded here, so what a broker pays is per batch. Every byte is distrusted:
-a header that cannot be true is a `CorruptBatch`, a batch Kafka would not take a `RefusedBatch`.
+Rule: no record is decoded here, so that a broker's cost is per batch. Every byte is distrusted:
+an impossible header is a `CorruptBatch`, a batch that Kafka would refuse a `RefusedBatch`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if cython.compiled:
 
 
 def crc32c(buffer: Buffer, value: int = 0) -> int:
-    """The CRC32C of `buffer`, continuing from the checksum `value` of what came before it."""
+    """The CRC32C of `buffer`, continued from the checksum `value` of the bytes before it."""
     return crc32.iscsi(buffer, value)
 
 
 COMPILED = cython.compiled
 
-# Typed variables are C numbers in compiled code, which Python cannot see: the public ones follow.
+# Typed variables are C numbers in compiled code, invisible to Python: public copies follow below.
 _HEADER_SIZE = cython.declare(cython.longlong, 61)
 _LOG_OVERHEAD = cython.declare(cython.longlong, 12)
 _LENGTH_MIN = cython.declare(cython.longlong, 49)
@@ -73,7 +73,7 @@ LOG_APPEND_TIME_BIT = _LOG_APPEND_TIME
 TRANSACTIONAL_BIT = _TRANSACTIONAL
 CONTROL_BIT = _CONTROL
 DELETE_HORIZON_BIT = _DELETE_HORIZON
-# Where compiled code that rewrites batches finds the fields of a header.
+# Positions of the header's fields, for compiled code that rewrites batches.
 LENGTH_AT = _LENGTH_AT
 MAGIC_AT = _MAGIC_AT
 CRC_AT = _CRC_AT
@@ -92,7 +92,7 @@ _PRODUCER = Struct(">qhi")
 
 
 class RefusedBatch(CorruptBatch):
-    """A batch whose bytes are whole but which Kafka does not take; `code` is what it answers."""
+    """A complete batch that Kafka refuses; `code` is the error code of its response."""
 
     def __init__(self, code: ErrorCode, detail: str) -> None:
         super().__init__(detail)
@@ -102,7 +102,7 @@ class RefusedBatch(CorruptBatch):
 @cython.final
 @cython.cclass
 class _Memory:
-    """The bytes of a buffer, which stays exported (so cannot move) as long as this lives."""
+    """The bytes of a buffer, which cannot move or be resized during the life of this object."""
 
     data: cython.p_uchar
     size: cython.Py_ssize_t
@@ -132,7 +132,7 @@ class _Memory:
 @cython.freelist(64)
 @cython.cclass
 class BatchHeader:
-    """The 61 bytes before a batch's records, as numbers.
+    """The header of a batch, the 61 bytes before its records, as numbers.
 
     Invariant: offsets and counts are not negative and `next_offset` fits in 63 bits. `assign` and
     `stamp_log_append_time` change the header together with the bytes it was read from.
@@ -155,7 +155,7 @@ class BatchHeader:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The bytes of the whole batch."""
         return self.batch_length + _LOG_OVERHEAD
 
     @property
@@ -168,7 +168,7 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence number: they wrap to 0 after 2^31 - 1, and -1 is none."""
+        """The sequence number of the last record, wrapped to 0 after 2^31 - 1; -1 if none."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & _SEQUENCE_MAX
@@ -191,7 +191,7 @@ class BatchHeader:
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether compaction put the time its tombstones go away in `base_timestamp` (KIP-534)."""
+        """Whether `base_timestamp` is the delete horizon of tombstones, by compaction (KIP-534)."""
         return self.attributes & _DELETE_HORIZON != 0
 
     @property
@@ -200,7 +200,7 @@ class BatchHeader:
 
     @property
     def lacks_max_timestamp(self) -> bool:
-        """Whether the producer left the greatest timestamp out, as some clients do."""
+        """Whether the producer left out the greatest timestamp, as some clients do."""
         return (
             self.max_timestamp == _NONE
             and self.base_timestamp > _NONE
@@ -217,7 +217,7 @@ class BatchHeader:
 
 
 def byte_view(buffer) -> memoryview:
-    """A flat view of any buffer's bytes; pyarrow's, for one, call theirs signed."""
+    """A flat view of a buffer as unsigned bytes; pyarrow's buffers, for example, are signed."""
     view = memoryview(buffer)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
@@ -262,7 +262,7 @@ def _store(
 
 @cython.cfunc
 def _read(memory: _Memory, position: cython.Py_ssize_t) -> BatchHeader:
-    # The magic byte has its place in every format, so an old message set is named as one.
+    # The magic byte has the same position in every format, so an old message set is recognised.
     if 0 <= position < memory.size - _MAGIC_AT and memory.data[position + _MAGIC_AT] != _MAGIC:
         raise RefusedBatch(
             ErrorCode.INVALID_RECORD,
@@ -321,7 +321,7 @@ def _read(memory: _Memory, position: cython.Py_ssize_t) -> BatchHeader:
 
 
 def read_header(buffer, position: cython.Py_ssize_t = 0) -> BatchHeader:
-    """The header of the batch at `position`; its records and its CRC are not looked at."""
+    """Decode the header of the batch at `position`, without checking its records and its CRC."""
     return _read(_Memory(buffer), position)
 
 
@@ -342,7 +342,7 @@ def scan_headers(buffer, start: cython.Py_ssize_t = 0, end=None) -> list:
 
 
 def batch_size(buffer) -> int:
-    """The size that a batch has by its length, which may be wrong; nothing else is looked at."""
+    """The size of a batch by its length field, without any check."""
     size: int = _EPOCH.unpack_from(buffer, _LENGTH_AT)[0] + _LOG_OVERHEAD
     return size
 
@@ -354,7 +354,7 @@ def has_magic(buffer, position: cython.Py_ssize_t) -> bool:
 
 
 def has_sound_rest(buffer, position: cython.Py_ssize_t) -> bool:
-    """Whether all from `position` on is one batch by its checksum, whatever length it claims."""
+    """Whether all bytes from `position` on are one batch by its CRC, whatever its length field."""
     view = byte_view(buffer)
     if len(view) - position < _HEADER_SIZE:
         return False
@@ -363,7 +363,7 @@ def has_sound_rest(buffer, position: cython.Py_ssize_t) -> bool:
 
 
 def claims_transaction(buffer) -> bool:
-    """Whether a batch that nobody has checked says that it is part of a transaction."""
+    """Whether the transactional bit of a batch that is not validated yet is set."""
     if len(buffer) <= _ATTRIBUTES_AT + 1:
         return False
     bits: int = buffer[_ATTRIBUTES_AT + 1]
@@ -371,7 +371,7 @@ def claims_transaction(buffer) -> bool:
 
 
 def claimed_compression(buffer) -> int:
-    """The codec that a batch says to have which nobody has checked; 0 if it is cut off."""
+    """The compression codec of a batch that is not validated yet; 0 if it is cut off."""
     if len(buffer) <= _ATTRIBUTES_AT + 1:
         return 0
     bits: int = buffer[_ATTRIBUTES_AT + 1]
@@ -379,7 +379,7 @@ def claimed_compression(buffer) -> int:
 
 
 def claimed_producer(buffer):
-    """The producer id, its epoch and the base sequence of a batch that nobody has checked.
+    """The producer id, producer epoch and base sequence of a batch that is not validated yet.
 
     None if it is cut off before them.
     """
@@ -389,7 +389,7 @@ def claimed_producer(buffer):
 
 
 def check_batch(buffer, header: BatchHeader, compacted: cython.bint = False) -> None:
-    """Check all that shows without decoding records: the size, the CRC, the counts, the codec.
+    """Check a batch without decoding its records: the size, the CRC, the counts, the codec.
 
     Compaction removes records and keeps their batch's offsets, so a batch read back from a log may
     hold fewer records than offsets, even none: `compacted` allows that.
@@ -404,8 +404,10 @@ def check_batch(buffer, header: BatchHeader, compacted: cython.bint = False) -> 
 
 
 def validate(buffer, batch_bytes_max: cython.longlong = 0x7FFFFFFF) -> list:
-    """Check what a producer sent, batch by batch, as `check_batch` does and by Kafka's rules for
-    producers, and return the headers. Bytes that are no whole batch are an error here."""
+    """Check a producer's batches as `check_batch` does and by Kafka's rules for producers.
+
+    Returns their headers. Bytes that are no whole batch are an error here.
+    """
     memory: _Memory = _Memory(buffer)
     view = byte_view(buffer)
     position: cython.Py_ssize_t = 0
@@ -475,8 +477,8 @@ def _check_produced(header: BatchHeader):
         raise RefusedBatch(
             ErrorCode.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime"
         )
-    # The base timestamp is the first record's, so the greatest cannot lie before it. Left out
-    # altogether it is the broker's to fill in, as Kafka does: see `lacks_max_timestamp`.
+    # The base timestamp is the first record's, so the greatest cannot be before it. If it is left
+    # out the broker fills it in, as in Kafka: see `lacks_max_timestamp`.
     if header.max_timestamp < header.base_timestamp and header.max_timestamp != _NONE:
         raise RefusedBatch(
             ErrorCode.INVALID_TIMESTAMP,
@@ -495,7 +497,7 @@ def _writable(buffer, header: BatchHeader) -> _Memory:
 def assign(
     buffer, header: BatchHeader, base_offset: cython.longlong, leader_epoch: cython.int
 ) -> None:
-    """Give a batch its place in the log. Both fields lie outside the CRC."""
+    """Write the base offset and the leader epoch of a batch, which its CRC does not cover."""
     if base_offset < 0 or base_offset >= _OFFSET_MAX - header.last_offset_delta:
         raise ValueError(f"base offset {base_offset} is out of range")
     memory: _Memory = _writable(buffer, header)
@@ -516,15 +518,15 @@ def assign(
 
 
 def stamp_log_append_time(buffer, header: BatchHeader, timestamp: cython.longlong) -> None:
-    """Make `timestamp` the time of every record in the batch, by type bit and max timestamp alone.
+    """Set LogAppendTime for all records of a batch, by the type bit and the max timestamp.
 
-    As in Kafka, the base timestamp and the records keep what the producer wrote.
+    As in Kafka, the base timestamp and the records keep the producer's timestamps.
     """
     _restamp(buffer, header, header.attributes & _KNOWN_BITS | _LOG_APPEND_TIME, timestamp)
 
 
 def stamp_max_timestamp(buffer, header: BatchHeader, timestamp: cython.longlong) -> None:
-    """Write the greatest of the records' timestamps, which the producer left out."""
+    """Write the greatest timestamp of the records, which the producer left out."""
     _restamp(buffer, header, header.attributes, timestamp)
 
 
@@ -546,12 +548,12 @@ def _restamp(
 
 
 def renumber(batch: bytearray, producer_id, producer_epoch, base_sequence) -> None:
-    """Make a batch that of another producer, or at another place in its sequence."""
+    """Write another producer id, producer epoch and base sequence into a batch."""
     _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     renew_checksum(batch)
 
 
 def renew_checksum(batch: bytearray) -> None:
-    """Write the CRC of all that follows it."""
+    """Write the CRC of a batch, which covers all bytes after it."""
     with memoryview(batch) as view, view[_ATTRIBUTES_AT:] as covered:
         _CRC.pack_into(batch, _CRC_AT, crc32c(covered))

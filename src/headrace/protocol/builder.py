@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""A record batch written record by record, into one buffer that grows.
+"""The builder of a record batch, which encodes record by record into a growing buffer.
 
-Rule: what is given is checked and measured before a byte is written, so a record that is refused
-leaves the batch as it was. Nothing of a record is kept but its bytes.
+Rule: a record is checked and measured before a byte is written, so a refused record leaves the
+batch unchanged. Only the encoded bytes of a record are kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from headrace.protocol.batch import HEADER_SIZE, NO_PRODUCER_ID, TRANSACTIONAL_B
 from headrace.protocol.compression import compress, seal
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytearray import PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+    from cython.cimports.headrace.protocol.arrays import uint8s
     from cython.cimports.headrace.protocol.column_encoder import number_size, put_number, time_fits
     from cython.cimports.libc.string import memcpy
 else:
+    from headrace.protocol.arrays import uint8s
     from headrace.protocol.column_encoder import number_size, put_number, time_fits
 
 COMPILED = cython.compiled
@@ -37,7 +39,7 @@ _CAPACITY_MIN = cython.declare(cython.Py_ssize_t, 1024)
 
 @cython.cfunc
 def _bytes_of(cell, what) -> bytes:
-    """Bytes of a bytes-like object; what may still change under our hands is copied."""
+    """A copy of a bytes-like object, which may be mutable, as bytes."""
     try:
         return bytes(memoryview(cell))
     except TypeError:
@@ -46,7 +48,7 @@ def _bytes_of(cell, what) -> bytes:
 
 @cython.cfunc
 def _header_cells(headers) -> list:
-    """Names and values in turn, all checked; a value may be None."""
+    """The names and values of headers, alternating and checked; a value may be None."""
     cells: list = []
     for name, value in headers:
         if not isinstance(name, str):
@@ -69,7 +71,7 @@ def _cell_size(cell: bytes | None) -> cython.Py_ssize_t:
 @cython.cfunc
 @cython.inline
 def _cell_bytes(size: cython.Py_ssize_t) -> cython.longlong:
-    """What a cell takes in a record: its length, and that many bytes unless it is null."""
+    """The encoded size of a key or value: its length, and its bytes unless it is null."""
     return number_size(size) + (size if size > 0 else 0)
 
 
@@ -77,7 +79,7 @@ def _cell_bytes(size: cython.Py_ssize_t) -> cython.longlong:
 @cython.no_gc
 @cython.cclass
 class BatchBuilder:
-    """A batch being filled. Not thread-safe: one thread at a time.
+    """A batch being filled. Not thread-safe.
 
     Invariant: `size_bytes` of the buffer are a header's room and `count` whole records. It is at
     most `size_bytes_max`, unless the only record is larger by itself.
@@ -96,7 +98,7 @@ class BatchBuilder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all records, and let go of their memory."""
+        """Drop all records and release their memory."""
         self._buffer = bytearray()
         self._capacity = 0
         self.size_bytes = _HEADER_SIZE
@@ -107,7 +109,7 @@ class BatchBuilder:
     def append(self, timestamp, key, value, headers=()) -> int:
         """Add a record; return its size in bytes, or 0 if it does not fit.
 
-        A builder without records takes one of any size. Timestamps are milliseconds.
+        A builder without records takes a record of any size. Timestamps are milliseconds.
         """
         time: cython.longlong = self._checked_timestamp(timestamp)
         key_bytes: bytes = (
@@ -182,7 +184,7 @@ class BatchBuilder:
         value: bytes | None,
         header_cells: list | None,
     ):
-        out: cython.p_uchar = _uint8s(self._buffer)
+        out: cython.p_uchar = uint8s(self._buffer)
         position: cython.Py_ssize_t = put_number(out, self.size_bytes, size)
         out[position] = 0  # attributes: a record has none
         position = put_number(out, position + 1, time_delta)
@@ -208,8 +210,11 @@ class BatchBuilder:
         transactional: cython.bint = False,
         last: cython.bint = False,
     ) -> bytearray:
-        """The batch of all records so far. The builder keeps them: `finish` may be called again,
-        under other producer numbers. With `last` it gives them away uncopied, and is empty."""
+        """The batch of all records so far.
+
+        The builder keeps the records: `finish` may be called again, with another producer id, epoch
+        or sequence. With `last` the buffer is returned without a copy, and the builder is empty.
+        """
         if self.count == 0:
             raise ValueError("a batch has at least one record")
         batch: bytearray
@@ -245,14 +250,6 @@ class BatchBuilder:
 
     def __repr__(self) -> str:
         return f"BatchBuilder({self.count} records, {self.size_bytes} bytes)"
-
-
-@cython.cfunc
-def _uint8s(array: bytearray) -> cython.p_uchar:
-    if cython.compiled:
-        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(array))
-    else:
-        return array
 
 
 @cython.cfunc

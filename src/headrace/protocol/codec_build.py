@@ -1,7 +1,7 @@
-"""Which build of the codec a process runs, and the warning about the slow one.
+"""The warning of a process that runs the uncompiled build of the codec.
 
-The modules that setup.py compiles run uncompiled where there was no C compiler: right, and several
-times slower, which nobody sees who has not known the other build.
+Without a C compiler, the modules that setup.py compiles run uncompiled: correct, but several times
+slower, which is not obvious to a user who has never run the compiled build.
 """
 
 import logging
@@ -18,7 +18,7 @@ _has_warned = False
 
 
 def warn_if_uncompiled(logger: logging.Logger) -> None:
-    """Log what is slow and the remedy, once in the life of the process."""
+    """Log a warning with advice if the codec is uncompiled, once per process."""
     global _has_warned  # noqa: PLW0603  # As the build itself, it belongs to the process.
     if not COMPILED and not _has_warned:
         _has_warned = True

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""Records out of batches, as columns that Arrow can use.
+"""Decoding of record batches into columns for Arrow.
 
-Rule: only what `record_scan` has proven is copied. All sizes are known by then, so every column is
-allocated once, and the copying needs no GIL.
+Rule: only records that `record_scan` has checked are copied. All sizes are known by then, so every
+column is allocated once, and the copying needs no GIL.
 """
 
 from __future__ import annotations
@@ -18,31 +18,16 @@ from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn, utf8_
 from headrace.protocol.compression import EXPANDED_BYTES_MAX
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.headrace.protocol.arrays import int32s, uint8s
     from cython.cimports.headrace.protocol.record_scan import BatchReader
     from cython.cimports.libc.string import memcpy
 else:
+    from headrace.protocol.arrays import int32s, uint8s
     from headrace.protocol.record_scan import BatchReader
 
 COMPILED = cython.compiled
 
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
-
-
-@cython.cfunc
-def _int32s(numbers: bytearray) -> cython.p_int:
-    if cython.compiled:
-        return cython.cast(cython.p_int, PyByteArray_AS_STRING(numbers))
-    else:
-        return memoryview(numbers).cast("i")
-
-
-@cython.cfunc
-def _uint8s(data: bytearray) -> cython.p_uchar:
-    if cython.compiled:
-        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(data))
-    else:
-        return data
 
 
 @cython.cfunc
@@ -57,7 +42,7 @@ def _copy_cells(
     offsets: cython.p_int,
     data: cython.p_uchar,
 ) -> cython.void:
-    """Copy cells one after the other to where the column so far, of `row` rows, ends."""
+    """Append cells to a column that has `row` rows so far."""
     index: cython.Py_ssize_t
     start: cython.Py_ssize_t
     size: cython.Py_ssize_t
@@ -91,7 +76,7 @@ def _mark_valid(
 
 @cython.final
 @cython.cclass
-class _Column:
+class _GrowingColumn:
     """A `BinaryColumn` being filled, batch by batch."""
 
     length: cython.Py_ssize_t
@@ -102,7 +87,7 @@ class _Column:
     validity: bytearray
 
     def __init__(self, parts: list) -> None:
-        """Make room for all of `parts`, which are (count, cells) pairs."""
+        """Allocate a column for all of `parts`, which are (count, cells) pairs."""
         total: cython.longlong = 0
         self.length = 0
         self.row = 0
@@ -117,15 +102,15 @@ class _Column:
 
     @cython.cfunc
     def add(self, payload: cython.p_const_uchar, cells, count: cython.Py_ssize_t):
-        starts: cython.p_int = _int32s(cells.starts)
-        sizes: cython.p_int = _int32s(cells.sizes)
-        offsets: cython.p_int = _int32s(self.offsets)
-        data: cython.p_uchar = _uint8s(self.data)
+        starts: cython.p_int = int32s(cells.starts)
+        sizes: cython.p_int = int32s(cells.sizes)
+        offsets: cython.p_int = int32s(self.offsets)
+        data: cython.p_uchar = uint8s(self.data)
         row: cython.Py_ssize_t = self.row
         with cython.nogil:
             _copy_cells(payload, starts, sizes, count, row, offsets, data)
         if self.nulls:
-            _mark_valid(sizes, count, row, _uint8s(self.validity))
+            _mark_valid(sizes, count, row, uint8s(self.validity))
         self.row += count
 
     @cython.cfunc
@@ -136,14 +121,14 @@ class _Column:
 @cython.cfunc
 def _header_offsets(scans: list, length: cython.Py_ssize_t) -> bytearray:
     offsets = bytearray((length + 1) * 4)
-    ends: cython.p_int = _int32s(offsets)
+    ends: cython.p_int = int32s(offsets)
     counts: cython.p_int
     index: cython.Py_ssize_t
     count: cython.Py_ssize_t
     row: cython.Py_ssize_t = 0
     for scan in scans:
         count = scan.count
-        counts = _int32s(scan.header_counts)
+        counts = int32s(scan.header_counts)
         for index in range(count):
             ends[row + 1] = ends[row] + counts[index]
             row += 1
@@ -160,10 +145,16 @@ def _columns(
     with_headers: cython.bint,
 ):
     counted: list = scans if with_headers else []
-    keys: _Column = _Column([(scan.count, scan.keys) for scan in scans] if with_keys else [])
-    values: _Column = _Column([(scan.count, scan.values) for scan in scans] if with_values else [])
-    names: _Column = _Column([(scan.header_count, scan.names) for scan in counted])
-    header_values: _Column = _Column([(scan.header_count, scan.header_values) for scan in counted])
+    keys: _GrowingColumn = _GrowingColumn(
+        [(scan.count, scan.keys) for scan in scans] if with_keys else []
+    )
+    values: _GrowingColumn = _GrowingColumn(
+        [(scan.count, scan.values) for scan in scans] if with_values else []
+    )
+    names: _GrowingColumn = _GrowingColumn([(scan.header_count, scan.names) for scan in counted])
+    header_values: _GrowingColumn = _GrowingColumn(
+        [(scan.header_count, scan.header_values) for scan in counted]
+    )
     view: cython.const[cython.uchar][::1]
     payload: cython.p_const_uchar
     length: cython.Py_ssize_t = 0
@@ -180,7 +171,7 @@ def _columns(
         if with_headers and scan.header_count:
             names.add(payload, scan.names, scan.header_count)
             header_values.add(payload, scan.header_values, scan.header_count)
-        # The scan made room for all records of a batch, of which `from_offset` may leave out some.
+        # The scan's arrays are for all records of the batch; some may be before `from_offset`.
         offsets.append(memoryview(scan.offsets)[: scan.count * 8])
         timestamps.append(memoryview(scan.timestamps)[: scan.count * 8])
     return Columns(
@@ -215,9 +206,9 @@ def decode_columns(
     """The records of all whole batches in [start, end), from `from_offset` on, as columns.
 
     Control batches are left out unless asked for. Decoding stops early, and `end_position` says so,
-    before a batch that would take the records past `total_bytes_max`, and before a corrupt batch
-    that follows good ones: they come first, the error comes from the next call. A column that is
-    not wanted is proven sound all the same, but has no rows.
+    before a batch that would exceed `total_bytes_max`, and before a corrupt batch that follows good
+    ones: the next call raises its error. A column that is not wanted is checked all the same, but
+    has no rows.
     """
     reader: BatchReader = BatchReader(
         buffer, start, end, from_offset, max_bytes, check_crcs, with_control
@@ -236,8 +227,8 @@ def decode_columns(
             return _columns(
                 scans, reader.next_offset, reader.position, with_keys, with_values, with_headers
             )
-        # What the batches expand to bounds every column, whose offsets are int32. The first is
-        # always taken, or nobody could ever read past a large one.
+        # The decompressed size limits every column, whose offsets are int32. The first batch is
+        # always decoded, or a reader could never get past a large batch.
         expanded += scan.size
         if scans and expanded > min(total_bytes_max, _INT32_MAX):
             return _columns(scans, next_offset, position, with_keys, with_values, with_headers)

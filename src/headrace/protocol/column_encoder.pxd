@@ -1,10 +1,10 @@
-# What builder.py and partitioning.py share with column_encoder.py, without a Python call.
+# Functions of column_encoder.py that other modules call without a Python call.
 
 cdef class Int32s:
     cdef const int* at
     cdef const int[::1] _view
 
-cdef class Cells:
+cdef class ColumnCells:
     cdef bint absent
     cdef bint nullable
     cdef const int* offsets
@@ -17,7 +17,7 @@ cdef class Cells:
     cdef const unsigned char[::1] _data_view
     cdef const unsigned char[::1] _bits_view
 
-cdef class Rows:
+cdef class BoundRows:
     cdef Py_ssize_t start
     cdef Py_ssize_t end
     cdef bint selected
@@ -29,10 +29,10 @@ cdef class Rows:
     cdef long long max_timestamp
     cdef long long header_total
     cdef long long size_max
-    cdef Cells keys
-    cdef Cells values
-    cdef Cells names
-    cdef Cells header_values
+    cdef ColumnCells keys
+    cdef ColumnCells values
+    cdef ColumnCells names
+    cdef ColumnCells header_values
     cdef Int32s _selection
     cdef Int32s _header_offsets
     cdef const long long[::1] _times_view
@@ -40,16 +40,16 @@ cdef class Rows:
 
 cdef long long number_size(long long number) noexcept nogil
 cdef Py_ssize_t put_number(unsigned char* out, Py_ssize_t position, long long number) noexcept nogil
-cdef bint prove(Cells cells, Py_ssize_t start, Py_ssize_t end) noexcept nogil
-cdef long long cell_size(Cells cells, Py_ssize_t row) noexcept nogil
-cdef Py_ssize_t row_at(Rows rows, Py_ssize_t index) noexcept nogil
+cdef bint prove(ColumnCells cells, Py_ssize_t start, Py_ssize_t end) noexcept nogil
+cdef long long cell_size(ColumnCells cells, Py_ssize_t row) noexcept nogil
+cdef Py_ssize_t row_at(BoundRows rows, Py_ssize_t index) noexcept nogil
 cdef bint time_fits(long long base, long long timestamp) noexcept nogil
 cdef long long record_size(
-    Rows rows,
-    Cells keys,
-    Cells values,
-    Cells names,
-    Cells header_values,
+    BoundRows rows,
+    ColumnCells keys,
+    ColumnCells values,
+    ColumnCells names,
+    ColumnCells header_values,
     Py_ssize_t row,
     long long index,
     long long time_delta,

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""Batches out of columns: rows of Arrow-shaped buffers become one record batch.
+"""Encoding of columns, in the buffers of Arrow arrays, into a record batch.
 
 Rule: buffers are checked against their row range first, so that the loop that writes, without the
-GIL, stays inside of them. Bad ones are the caller's mistake: a `ValueError`.
+GIL, stays within them. Bad buffers are the caller's mistake: a `ValueError`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from headrace.protocol.batch import (
 from headrace.protocol.compression import compress, seal
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytearray import PyByteArray_Resize
+    from cython.cimports.headrace.protocol.arrays import uint8s
     from cython.cimports.headrace.protocol.prefetching import prefetch
     from cython.cimports.libc.string import memcpy
+else:
+    from headrace.protocol.arrays import uint8s
 
 COMPILED = cython.compiled
 
@@ -33,10 +36,10 @@ _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
 
-# Selected rows lie apart, where no processor expects them: they are asked for this early.
+# Selected rows are scattered in memory: they are prefetched so many rows ahead.
 _ROWS_AHEAD = cython.declare(cython.Py_ssize_t, 32)
 
-# The most that the numbers of a record, and of a header, take beside their bytes.
+# The maximal bytes of the numbers of a record, and of a header, beside keys, values and names.
 _RECORD_OVERHEAD_MAX = cython.declare(cython.longlong, 36)
 _HEADER_OVERHEAD_MAX = cython.declare(cython.longlong, 10)
 
@@ -45,7 +48,7 @@ _HEADER_OVERHEAD_MAX = cython.declare(cython.longlong, 10)
 @cython.nogil
 @cython.exceptval(check=False)
 def number_size(number: cython.longlong) -> cython.longlong:
-    """How many bytes a number of a record takes; `column_encoder.pxd` lets `builder` ask too."""
+    """The encoded size of a zig-zag varint; `column_encoder.pxd` exports it."""
     zigzag: cython.ulonglong = (cython.cast(cython.ulonglong, number) << 1) ^ cython.cast(
         cython.ulonglong, number >> 63
     )
@@ -62,7 +65,7 @@ def number_size(number: cython.longlong) -> cython.longlong:
 def put_number(
     out: cython.p_uchar, position: cython.Py_ssize_t, number: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Write a number as records hold it; return the position after it."""
+    """Write a zig-zag varint; return the position after it."""
     zigzag: cython.ulonglong = (cython.cast(cython.ulonglong, number) << 1) ^ cython.cast(
         cython.ulonglong, number >> 63
     )
@@ -72,14 +75,6 @@ def put_number(
         zigzag >>= 7
     out[position] = cython.cast(cython.uchar, zigzag)
     return position + 1
-
-
-@cython.cfunc
-def _uint8s(array: bytearray) -> cython.p_uchar:
-    if cython.compiled:
-        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(array))
-    else:
-        return array
 
 
 @cython.final
@@ -100,10 +95,10 @@ class Int32s:
 
 @cython.final
 @cython.cclass
-class Cells:
-    """The cells of a `BinaryColumn` of at least `count` rows; None is all null.
+class ColumnCells:
+    """The cells of a `BinaryColumn` of at least `count` rows; None is a column of nulls.
 
-    Invariant: only rows that `prove` was asked about, and said yes to, are looked at.
+    Invariant: only rows for which `prove` returned true are read.
     """
 
     def __init__(self, column, count: cython.Py_ssize_t) -> None:
@@ -137,8 +132,8 @@ class Cells:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def prove(cells: Cells, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    """Whether the cells [start, end) lie in the data one after the other; adds up their bytes."""
+def prove(cells: ColumnCells, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    """Whether the offsets of cells [start, end) rise within the data; adds their bytes up."""
     index: cython.Py_ssize_t
     steps_back: cython.int = 0
     if cells.absent:
@@ -152,7 +147,7 @@ def prove(cells: Cells, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cyt
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def cell_size(cells: Cells, row: cython.Py_ssize_t) -> cython.longlong:
+def cell_size(cells: ColumnCells, row: cython.Py_ssize_t) -> cython.longlong:
     """The size of a cell, -1 if it is null."""
     bit: cython.Py_ssize_t
     if cells.absent:
@@ -171,7 +166,7 @@ def cell_size(cells: Cells, row: cython.Py_ssize_t) -> cython.longlong:
 def _put_cell(
     out: cython.p_uchar,
     position: cython.Py_ssize_t,
-    cells: Cells,
+    cells: ColumnCells,
     row: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     start: cython.Py_ssize_t
@@ -192,14 +187,14 @@ def _put_cell(
 @cython.nogil
 @cython.exceptval(check=False)
 def _cell_bytes(size: cython.longlong) -> cython.longlong:
-    """What a cell takes in a record: its length, and that many bytes unless it is null."""
+    """The encoded size of a cell: its length, and its bytes unless it is null."""
     return number_size(size) + (size if size > 0 else 0)
 
 
 @cython.final
 @cython.cclass
-class Rows:
-    """The rows [start, end) of all columns, or of a selection of their rows, bound and checked."""
+class BoundRows:
+    """The rows [start, end) of all columns, or of a selection of rows, with checked buffers."""
 
     def __init__(self, start, end, timestamps, keys, values, headers, selection) -> None:
         times = byte_view(timestamps)
@@ -219,7 +214,7 @@ class Rows:
             self.timestamps = cython.address(self._times_view[0])
         else:
             self.timestamps = self._times_view
-        # No row from here on is looked at, in any column.
+        # Rows from this limit on are not read, in any column.
         limit: cython.Py_ssize_t = self.end
         if self.selected:
             limit = _selection_limit(self)
@@ -233,14 +228,14 @@ class Rows:
         sound: cython.bint
         self.has_headers = headers is not None
         self.header_total = 0
-        self.keys = Cells(keys, limit)
-        self.values = Cells(values, limit)
+        self.keys = ColumnCells(keys, limit)
+        self.values = ColumnCells(values, limit)
         if headers is not None:
             entries = headers.names.length
             self._header_offsets = Int32s(headers.offsets, limit + 1)
             self.header_offsets = self._header_offsets.at
-        self.names = Cells(None if headers is None else headers.names, entries)
-        self.header_values = Cells(None if headers is None else headers.values, entries)
+        self.names = ColumnCells(None if headers is None else headers.names, entries)
+        self.header_values = ColumnCells(None if headers is None else headers.values, entries)
         with cython.nogil:
             sound = _prove_cells(self, self.keys, self.values)
         if not sound:
@@ -259,8 +254,8 @@ class Rows:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _selection_limit(rows: Rows) -> cython.Py_ssize_t:
-    """One more than the greatest row that is selected, 0 if one is negative."""
+def _selection_limit(rows: BoundRows) -> cython.Py_ssize_t:
+    """The greatest selected row plus one, 0 if a selected row is negative."""
     index: cython.Py_ssize_t
     least: cython.int = 0
     greatest: cython.int = 0
@@ -273,13 +268,13 @@ def _selection_limit(rows: Rows) -> cython.Py_ssize_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _prove_cells(rows: Rows, keys: Cells, values: Cells) -> cython.bint:
+def _prove_cells(rows: BoundRows, keys: ColumnCells, values: ColumnCells) -> cython.bint:
     index: cython.Py_ssize_t
     row: cython.Py_ssize_t
     sound: cython.bint = True
     if not rows.selected:
         return prove(keys, rows.start, rows.end) and prove(values, rows.start, rows.end)
-    # Cells apart from each other are proven one by one, so a batch costs what it holds.
+    # Scattered cells are checked one by one, so that the cost depends on the batch alone.
     for index in range(rows.start, rows.end):
         row = rows.selection[index]
         sound = sound and prove(keys, row, row + 1) and prove(values, row, row + 1)
@@ -290,7 +285,7 @@ def _prove_cells(rows: Rows, keys: Cells, values: Cells) -> cython.bint:
 @cython.nogil
 @cython.exceptval(check=False)
 def _prove_headers(
-    rows: Rows, names: Cells, values: Cells, entries: cython.Py_ssize_t
+    rows: BoundRows, names: ColumnCells, values: ColumnCells, entries: cython.Py_ssize_t
 ) -> cython.bint:
     index: cython.Py_ssize_t
     row: cython.Py_ssize_t
@@ -315,8 +310,8 @@ def _prove_headers(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def row_at(rows: Rows, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The row of the columns that comes at `index`."""
+def row_at(rows: BoundRows, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The row of the columns at `index`, which counts selected rows if there is a selection."""
     return rows.selection[index] if rows.selected else index
 
 
@@ -324,15 +319,15 @@ def row_at(rows: Rows, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
 @cython.nogil
 @cython.exceptval(check=False)
 def time_fits(base: cython.longlong, timestamp: cython.longlong) -> cython.bint:
-    """Whether the difference of both, which is what a record holds, is an int64."""
+    """Whether the timestamp delta of a record fits an int64."""
     return timestamp <= _INT64_MAX + base if base < 0 else timestamp >= _INT64_MIN + base
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _bind_timestamps(rows: Rows) -> cython.bint:
-    """Find the greatest timestamp; false if a delta from the first would be no int64."""
+def _bind_timestamps(rows: BoundRows) -> cython.bint:
+    """Find the base and the greatest timestamp; False if a delta does not fit an int64."""
     index: cython.Py_ssize_t
     base: cython.longlong = rows.timestamps[row_at(rows, rows.start)]
     greatest: cython.longlong = base
@@ -349,16 +344,16 @@ def _bind_timestamps(rows: Rows) -> cython.bint:
 @cython.nogil
 @cython.exceptval(check=False)
 def record_size(
-    rows: Rows,
-    keys: Cells,
-    values: Cells,
-    names: Cells,
-    header_values: Cells,
+    rows: BoundRows,
+    keys: ColumnCells,
+    values: ColumnCells,
+    names: ColumnCells,
+    header_values: ColumnCells,
     row: cython.Py_ssize_t,
     index: cython.longlong,
     time_delta: cython.longlong,
 ) -> cython.longlong:
-    """The bytes of a record that is number `index` of its batch, without its own length."""
+    """The encoded size of record number `index` of a batch, without its length field."""
     entry: cython.Py_ssize_t
     headers: cython.longlong = 0
     size: cython.longlong = 1 + number_size(time_delta) + number_size(index)
@@ -377,13 +372,13 @@ def record_size(
 def _write_records(
     out: cython.p_uchar,
     position: cython.Py_ssize_t,
-    rows: Rows,
-    keys: Cells,
-    values: Cells,
-    names: Cells,
-    header_values: Cells,
+    rows: BoundRows,
+    keys: ColumnCells,
+    values: ColumnCells,
+    names: ColumnCells,
+    header_values: ColumnCells,
 ) -> cython.Py_ssize_t:
-    """Write all rows from `position` on; return where they end."""
+    """Write all rows as records from `position` on; return their end."""
     index: cython.Py_ssize_t
     row: cython.Py_ssize_t
     ahead: cython.Py_ssize_t
@@ -422,21 +417,21 @@ def _write_records(
 
 
 @cython.cfunc
-def _write_batch(rows: Rows) -> bytearray:
-    """The records of `rows` after room for a header."""
+def _write_batch(rows: BoundRows) -> bytearray:
+    """A batch of `rows`, whose header is not written yet."""
     if rows.size_max + HEADER_SIZE > _INT32_MAX:
         raise ValueError(f"rows [{rows.start}, {rows.end}) are too large for one batch")
     if not _bind_timestamps(rows):
         raise ValueError("timestamps of one batch are too far apart")
-    keys: Cells = rows.keys
-    values: Cells = rows.values
-    names: Cells = rows.names
-    header_values: Cells = rows.header_values
+    keys: ColumnCells = rows.keys
+    values: ColumnCells = rows.values
+    names: ColumnCells = rows.names
+    header_values: ColumnCells = rows.header_values
     batch = bytearray(0 if cython.compiled else rows.size_max + HEADER_SIZE)
     if cython.compiled:
         PyByteArray_Resize(batch, rows.size_max + HEADER_SIZE)  # unlike bytearray(n), not zeroed
     position: cython.Py_ssize_t = HEADER_SIZE
-    out: cython.p_uchar = _uint8s(batch)
+    out: cython.p_uchar = uint8s(batch)
     with cython.nogil:
         position = _write_records(out, position, rows, keys, values, names, header_values)
     del batch[position:]
@@ -462,13 +457,13 @@ def encode_columns(
     control: cython.bint = False,
     rows=None,
 ) -> bytearray:
-    """One batch of the rows [start, end), which must be some.
+    """Encode the rows [start, end), at least one, as a batch.
 
     `timestamps` is an int64 array, `keys` and `values` are `BinaryColumn`s or None for nulls only,
-    `headers` is a `HeaderColumn` or None for no headers. `rows` is an int32 array of row numbers or
-    None for all rows as they come; it is what `start` and `end` count in.
+    `headers` is a `HeaderColumn` or None for no headers. `rows` is an int32 array of row numbers,
+    of which `start` and `end` select a range, or None for the rows in their order.
     """
-    chosen: Rows = Rows(start, end, timestamps, keys, values, headers, rows)
+    chosen: BoundRows = BoundRows(start, end, timestamps, keys, values, headers, rows)
     batch: bytearray = _write_batch(chosen)
     attributes: cython.int = compression
     if transactional:

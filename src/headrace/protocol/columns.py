@@ -1,6 +1,6 @@
 """Records as columns: the buffers of Arrow arrays, without Arrow.
 
-A buffer here is what pyarrow wraps with `pa.py_buffer` and no copy: int64 and int32 arrays in the
+pyarrow can wrap these buffers with `pa.py_buffer` without a copy: int64 and int32 arrays in the
 machine's byte order, raw bytes, and validity bitmaps with the least significant bit first.
 """
 
@@ -31,7 +31,7 @@ class HeaderColumn(NamedTuple):
     Record i has the headers [offsets[i], offsets[i + 1]).
     """
 
-    offsets: Buffer  # int32, one more than there are records
+    offsets: Buffer  # int32, one more than the number of records
     names: BinaryColumn
     values: BinaryColumn
 
@@ -54,7 +54,7 @@ class Columns(NamedTuple):
 
 
 def utf8_column(column: BinaryColumn) -> BinaryColumn:
-    """`column` fit for Arrow's `string`: what is not UTF-8 is replaced, as Java's client does."""
+    """A column for Arrow's `string`: invalid UTF-8 is replaced, as Kafka's Java client does."""
     data = bytes(column.data)
     if data.isascii():
         return column

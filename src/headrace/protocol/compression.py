@@ -1,6 +1,6 @@
-"""The five codecs of a record batch, and the section behind its header that they apply to.
+"""The compression codecs of record batches, and access to the compressed records of a batch.
 
-Rule: on bad input `decompress` raises `CorruptBatch` and nothing else, and it uses no memory past
+Rule: on bad input `decompress` raises `CorruptBatch` and nothing else, and it uses no memory beyond
 `max_bytes`.
 """
 
@@ -35,22 +35,23 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 
-# An LZ4 frame: the magic, version 1 with independent blocks of at most 64 KB and no checksums of
-# its own (the batch has one), and a byte of the header's hash; then [uint32 size][block] and a 0.
+# An LZ4 frame: the magic, version 1 with independent blocks of at most 64 KB and without checksums
+# (the batch has a CRC), and a byte of the header's hash; then [uint32 size][block] and a 0.
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_STORED = 1 << 31  # in a block's size: it is not compressed
 _LZ4_END = bytes(4)
 
-# Three bytes of raw snappy make at most 64. A claim beyond is refused before memory is set aside.
+# Three bytes of raw snappy expand to at most 64. A larger size is refused before memory is
+# allocated.
 _SNAPPY_RATIO_MAX = 22
 
-# Most batches shrink less than this; the rest are decompressed a second time, into the whole bound.
+# Most batches expand less than this; others are decompressed a second time, into `max_bytes`.
 _USUAL_RATIO_MAX = 8
 
 
 class Compression(IntEnum):
-    """A batch's codec, as its attributes number it."""
+    """A compression codec, by its number in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -60,7 +61,7 @@ class Compression(IntEnum):
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` under `codec`; `level` None is the codec's default, and snappy has no levels."""
+    """Compress `data`; `level` None is the codec's default, and snappy has no levels."""
     match codec:
         case Compression.NONE:
             return data
@@ -71,8 +72,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
         case Compression.LZ4:
             if level is None or level == _LZ4_LEVEL:
                 return _compress_lz4(memoryview(data))
-            # This holds the GIL, and blocks alone have no levels. Linked ones, the default, are
-            # refused by the Java client.
+            # This holds the GIL, unlike `_compress_lz4`, which has no levels. Linked blocks, the
+            # default, are refused by the Java client.
             compressor = cramjam.lz4.Compressor(
                 level=level, content_checksum=False, block_linked=False
             )
@@ -88,10 +89,10 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 def decompress(
     codec: int, data: Buffer, max_bytes: int, scratch: memoryview | None = None
 ) -> Buffer:
-    """The inverse of `compress`, for at most `max_bytes` of result.
+    """The inverse of `compress`; the result has at most `max_bytes`.
 
-    Who decompresses much gives the same `scratch` every time: where the result fits there it may be
-    put there, and is good until the next call, so that no memory is set aside and cleared for it.
+    A caller with many batches gives the same `scratch` every time: a result that fits may be put
+    there, and is valid until the next call. That saves allocating and clearing memory.
     """
     try:
         match codec:
@@ -109,7 +110,7 @@ def decompress(
                 return _decompress_frame(cramjam.zstd, data, max_bytes, scratch)
     except (zlib.error, cramjam.DecompressionError) as error:
         name = Compression(codec).name.lower()
-        # cramjam tells damage from a full output by its wording only, so both are named.
+        # cramjam distinguishes damage from a full output only by its text, so both are named.
         raise CorruptBatch(
             f"{name} data is damaged, or expands to more than {max_bytes} bytes: {error}"
         ) from None
@@ -127,8 +128,8 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
         raise _too_large(max_bytes)
     if not inflater.eof:
         raise CorruptBatch("gzip data ends early")
-    # Unlike Kafka: one member only. No client writes more, and thousands of tiny ones
-    # would each cost a copy of what follows.
+    # Unlike Kafka: a single gzip member only. No client writes more, and each of thousands of tiny
+    # members would cost a copy of the rest.
     if inflater.unused_data:
         raise CorruptBatch("gzip data is followed by something else")
     return result
@@ -197,13 +198,13 @@ def _decompress_frame(
     except cramjam.DecompressionError:
         if len(output) == max_bytes:
             raise
-    # Either damaged or just very compressible. Pages of an anonymous map take memory only once
-    # written to, so the full bound costs nothing to reserve.
+    # Either damaged or very compressible. Pages of an anonymous map take memory only once written
+    # to, so it costs nothing to reserve `max_bytes`.
     bounded = mmap(-1, max_bytes)
     return memoryview(bounded)[: codec.decompress_into(data, bounded)]
 
 
-# What a batch may expand to where the caller sets no bound of its own.
+# The default limit on the size of a batch's decompressed records.
 EXPANDED_BYTES_MAX = 128 * 1024 * 1024
 
 _HEADER = Struct(">qiibIhiqqqhii")
@@ -215,16 +216,16 @@ def record_bytes(
     max_bytes: int = EXPANDED_BYTES_MAX,
     scratch: memoryview | None = None,
 ) -> Buffer:
-    """A batch's records as one uncompressed buffer, of at most `max_bytes`.
+    """The decompressed records of a batch, of at most `max_bytes`.
 
-    It may lie in the `scratch` of a caller that has many to read: see `decompress`.
+    They may be in the caller's `scratch`: see `decompress`.
     """
     view = byte_view(buffer)
     end = header.position + header.size
     if end > len(view):
         raise CorruptBatch(f"batch of {header.size} bytes is cut off")
     compressed = view[header.position + HEADER_SIZE : end]
-    # An empty batch, which compaction leaves behind, holds no compressed nothing either.
+    # A batch that compaction has emptied has no compressed data at all.
     if not compressed:
         return compressed
     return decompress(header.compression, compressed, max_bytes, scratch)
@@ -244,7 +245,7 @@ def seal(
     base_sequence: int,
     record_count: int,
 ) -> None:
-    """Write the header, with length and CRC, into the 61 bytes left for it before the records."""
+    """Write the header of a batch, with length and CRC, into the 61 bytes before its records."""
     _HEADER.pack_into(
         batch,
         0,
@@ -272,7 +273,7 @@ def recompress(
     max_bytes: int = EXPANDED_BYTES_MAX,
     level: int | None = None,
 ) -> bytearray:
-    """The same batch under another codec, with length and CRC renewed."""
+    """A copy of a batch under another codec, with new length and CRC."""
     batch = bytearray(HEADER_SIZE)
     batch += compress(compression, record_bytes(buffer, header, max_bytes), level)
     seal(

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""The records an application reads: one object each, made of what `record_scan` has proven.
+"""The records that a consumer returns, decoded from what `record_scan` has checked.
 
 Rule: a record costs one object, and one for each of key and value; topic and empty headers are
 shared, numbers are kept as C numbers.
@@ -19,21 +19,21 @@ from headrace.protocol.compression import EXPANDED_BYTES_MAX
 if cython.compiled:
     from cython.cimports.headrace.protocol.record_scan import (
         BatchReader,
-        Scan,
+        RecordScan,
         cell_of,
         headers_of,
     )
 else:
-    from headrace.protocol.record_scan import BatchReader, Scan, cell_of, headers_of
+    from headrace.protocol.record_scan import BatchReader, RecordScan, cell_of, headers_of
 
 COMPILED = cython.compiled
 
-# What of a key or a value is shown when a record is printed.
+# The length up to which keys and values are shown in the repr of a record.
 _SHOWN_MAX = 64
 
 
 def _shown(cell) -> str:
-    """A key or value as text, cut off where it is long."""
+    """The repr of a key or value, cut off if it is long."""
     if isinstance(cell, bytes | bytearray | str) and len(cell) > _SHOWN_MAX:
         unit = "characters" if isinstance(cell, str) else "bytes"
         return f"{cell[:_SHOWN_MAX]!r}... ({len(cell)} {unit})"
@@ -41,8 +41,8 @@ def _shown(cell) -> str:
     return text if len(text) <= 4 * _SHOWN_MAX else f"{text[: 4 * _SHOWN_MAX]}..."
 
 
-# Unlike other containers, records are not looked at by the garbage collector, which would otherwise
-# walk all that are alive again and again. A record in a cycle with its own value is never freed.
+# Records are not tracked by the garbage collector, which would otherwise traverse all live records
+# again and again. A record in a reference cycle with its own value is never freed.
 @cython.final
 @cython.no_gc
 @cython.freelist(512)
@@ -123,7 +123,7 @@ def _fields(record: ConsumerRecord) -> tuple:
 
 
 @cython.cfunc
-def _add_records(records: list, scan: Scan, topic: str, partition: cython.int):
+def _add_records(records: list, scan: RecordScan, topic: str, partition: cython.int):
     record: ConsumerRecord
     row: cython.Py_ssize_t
     first: cython.Py_ssize_t = 0
@@ -157,17 +157,17 @@ def decode_batches(
     max_bytes: cython.longlong = EXPANDED_BYTES_MAX,
     check_crcs: cython.bint = True,
 ) -> tuple:
-    """The records of as many whole batches as hold `records_min` of them, from `from_offset` on,
-    then the position and the offset to read on from.
+    """Decode whole batches until there are `records_min` records, from `from_offset` on.
 
-    Control batches are passed over, a partial one ends the list. A corrupt batch that follows good
-    ones is left for the next call, which raises `CorruptBatch`.
+    Returns the records, and the position and the offset to continue at. Control batches are
+    skipped, a partial batch ends the list. A corrupt batch that follows good ones is left for the
+    next call, which raises `CorruptBatch`.
     """
     reader: BatchReader = BatchReader(
         buffer, position, end, from_offset, max_bytes, check_crcs, False
     )
     records: list = []
-    scan: Scan
+    scan: RecordScan
     while len(records) < records_min:
         try:
             scan = reader.read()
@@ -191,12 +191,12 @@ def decode_records(
     max_bytes: cython.longlong = EXPANDED_BYTES_MAX,
     check_crcs: cython.bint = True,
 ) -> list:
-    """The records of all whole batches in [position, end); a corrupt one raises `CorruptBatch`."""
+    """The records of all whole batches in [position, end); CorruptBatch if any is corrupt."""
     reader: BatchReader = BatchReader(
         buffer, position, end, from_offset, max_bytes, check_crcs, False
     )
     records: list = []
-    scan: Scan = reader.read()
+    scan: RecordScan = reader.read()
     while scan is not None:
         _add_records(records, scan, topic, partition)
         scan = reader.read()

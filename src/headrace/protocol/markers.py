@@ -1,4 +1,4 @@
-"""Markers, which end a producer's transaction in a partition: a control batch of one record."""
+"""Transaction markers: control batches of one record that end a transaction in a partition."""
 
 from struct import Struct
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _COMMIT = 1
 
 
 class Marker(NamedTuple):
-    """How a transaction ended. `coordinator_epoch` is the leader epoch of who decided it."""
+    """The end of a transaction. `coordinator_epoch` is the transaction coordinator's epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -25,7 +25,7 @@ class Marker(NamedTuple):
 
 
 def encode_marker(marker: Marker, now_ms: int) -> bytearray:
-    """The batch that ends a transaction, without its place in a log."""
+    """The control batch of a marker, with base offset 0."""
     key = _KEY.pack(0, _COMMIT if marker.committed else _ABORT)
     value = _VERSION.pack(0) + encode_message(
         EndTxnMarker(coordinator_epoch=marker.coordinator_epoch), 0
@@ -40,7 +40,7 @@ def encode_marker(marker: Marker, now_ms: int) -> bytearray:
 
 
 def decode_marker(data: Buffer, header: BatchHeader) -> Marker | None:
-    """What a control batch says of a transaction; None if it is of another kind."""
+    """The marker in a control batch; None if the control batch is of another kind or empty."""
     rows = decode_rows(data, header)
     if not rows:
         return None  # Compaction keeps the batch for its producer, without the record.
@@ -53,7 +53,7 @@ def decode_marker(data: Buffer, header: BatchHeader) -> Marker | None:
     try:
         if value is None or len(value) < _VERSION.size:
             raise ProtocolError("it has no version")
-        # Later versions, if there will be any, add to what version 0 has.
+        # Later versions, if there ever are any, begin with the fields of version 0.
         marker = decode_message(EndTxnMarker, 0, value[_VERSION.size : _VERSION.size + 4])
     except ProtocolError as error:
         raise CorruptBatch(f"the marker at offset {header.base_offset}: {error}") from error

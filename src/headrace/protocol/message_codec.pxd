@@ -1,4 +1,4 @@
-# Types of the attributes of the classes in message_codec.py, for the modules that are compiled.
+# Types of the attributes of the classes in message_codec.py, for compiled modules.
 
 cdef class Field:
     cdef readonly str name

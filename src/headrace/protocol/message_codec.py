@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""Bytes into messages and back, for every API and version: one walk along a `Schema`."""
+"""The message codec: decodes and encodes the messages of every API and version by a `Schema`."""
 
 import struct as _struct
 
@@ -17,11 +17,10 @@ if cython.compiled:
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
-# How one version of a message lies on the wire, in the form the compiled codec walks.
+# The layout of one version of a message on the wire.
 #
-# `schema.py` makes these from the message tables; `message_codec.py` and `message_codec.py` follow
-# them. The attributes are typed in `message_codec.pxd`, which lets both reach them without a Python
-# call.
+# `schema.py` makes these objects from the message classes. Their attributes are typed in
+# `message_codec.pxd`, so that the codec reads them without a Python call.
 
 
 COMPILED: bool = cython.compiled
@@ -46,7 +45,7 @@ KINDS = {
 @cython.final
 @cython.cclass
 class Field:
-    """One field: its kind, and how its length, null and tag are written."""
+    """A field: its kind, and the encoding of its length, null and tag."""
 
     def __init__(self, name, kind, is_array, nullable, compact, tag, schema, default):
         self.name = name
@@ -63,7 +62,7 @@ class Field:
 @cython.final
 @cython.cclass
 class Schema:
-    """The fields of one struct, and the class that holds their values."""
+    """The fields of a struct, and its class."""
 
     def __init__(self, cls, fields, tagged, absent, flexible):
         self.cls = cls
@@ -73,16 +72,16 @@ class Schema:
         self.flexible = flexible
 
 
-# Bytes into messages, for every API and version: one walk along a `Schema`.
+# The decoder.
 #
-# Rule: no length from the wire is believed before it was compared with the bytes that are there,
-# and no message may hold more than `max_elements` array elements, so memory stays in proportion to
-# the frame.
+# Rule: no length from the wire is used before it was compared with the bytes that are there, and no
+# message may have more than `max_elements` array elements, so memory stays in proportion to the
+# frame.
 
 
 @cython.final
 @cython.cclass
-class _Reader:
+class _MessageReader:
     view = cython.declare(object)
     if cython.compiled:
         data = cython.declare(cython.const[cython.uchar][::1])
@@ -107,7 +106,7 @@ class _Reader:
     @cython.inline
     @cython.exceptval(-1)
     def take(self, count: cython.longlong) -> cython.Py_ssize_t:
-        """Move past `count` bytes and return where they start."""
+        """Move past `count` bytes and return their position."""
         position: cython.Py_ssize_t = self.position
         if count < 0 or self.end - position < count:
             raise ProtocolError(f"{count} bytes announced, {self.end - position} are there")
@@ -188,7 +187,7 @@ class _Reader:
 
 
 @cython.cfunc
-def _read_value(reader: _Reader, field: Field):
+def _read_value(reader: _MessageReader, field: Field):
     kind: cython.int = field.kind
     size: cython.longlong
     position: cython.Py_ssize_t
@@ -237,12 +236,12 @@ def _null(field: Field):
 @cython.cfunc
 @cython.inline
 def _missing(field: Field):
-    """What a field is when the wire does not have it; a list is never shared."""
+    """The default of a field that the message does not have; a list is never shared."""
     return [] if field.fresh else field.default
 
 
 @cython.cfunc
-def _read_nullable_struct(reader: _Reader, field: Field):
+def _read_nullable_struct(reader: _MessageReader, field: Field):
     if field.nullable and not field.is_array:
         if field.tag >= 0:
             if reader.uvarint() == 0:
@@ -253,7 +252,7 @@ def _read_nullable_struct(reader: _Reader, field: Field):
 
 
 @cython.cfunc
-def _read_field(reader: _Reader, field: Field):
+def _read_field(reader: _MessageReader, field: Field):
     if not field.is_array:
         return _read_value(reader, field)
     count: cython.longlong = reader.length(field.compact, 4)
@@ -272,7 +271,7 @@ def _read_field(reader: _Reader, field: Field):
 
 
 @cython.cfunc
-def _read_struct(reader: _Reader, schema: Schema):
+def _read_struct(reader: _MessageReader, schema: Schema):
     value = schema.cls.__new__(schema.cls)
     field: Field
     for field in schema.fields:
@@ -286,7 +285,7 @@ def _read_struct(reader: _Reader, schema: Schema):
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _read_tagged(reader: _Reader, schema: Schema, value) -> cython.int:
+def _read_tagged(reader: _MessageReader, schema: Schema, value) -> cython.int:
     field: Field
     for field in schema.tagged.values():
         setattr(value, field.name, _missing(field))
@@ -308,8 +307,8 @@ def _read_tagged(reader: _Reader, schema: Schema, value) -> cython.int:
 
 
 def decode(schema: Schema, buffer, position: cython.Py_ssize_t, max_elements: cython.longlong):
-    """Read one message; return it and the position after it."""
-    reader: _Reader = _Reader(memoryview(buffer), position, max_elements)
+    """Decode a message; return it and the position after it."""
+    reader: _MessageReader = _MessageReader(memoryview(buffer), position, max_elements)
     try:
         value = _read_struct(reader, schema)
     except UnicodeDecodeError as error:
@@ -317,18 +316,18 @@ def decode(schema: Schema, buffer, position: cython.Py_ssize_t, max_elements: cy
     return value, reader.position
 
 
-# Messages into bytes, for every API and version: one walk along a `Schema`.
+# The encoder.
 #
 # Large record sets are not copied: a frame is a list of buffers to send in order.
 
 
-# A records field shorter than this is copied into the frame: cheaper than one more buffer to send.
+# A records field shorter than this is copied: cheaper than sending another buffer.
 _INLINE_BYTES_MAX = cython.declare(cython.Py_ssize_t, 4096)
 
 
 @cython.final
 @cython.cclass
-class _Writer:
+class _MessageWriter:
     if cython.compiled:
         buffer = cython.declare(cython.p_uchar)
     else:
@@ -433,7 +432,7 @@ class _Writer:
     @cython.cfunc
     @cython.exceptval(-1)
     def splice(self, data) -> cython.int:
-        """Put a large buffer here without copying it."""
+        """Add a large buffer to the frame without copying it."""
         self.spliced.append((self.size, data))
         self.spliced_bytes += len(data)
         return 0
@@ -462,7 +461,7 @@ class _Writer:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_value(writer: _Writer, field: Field, value) -> cython.int:
+def _write_value(writer: _MessageWriter, field: Field, value) -> cython.int:
     kind: cython.int = field.kind
     if kind == 5:
         return writer.fixed(value, 4)
@@ -496,7 +495,7 @@ def _write_value(writer: _Writer, field: Field, value) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_null(writer: _Writer, field: Field, width: cython.int) -> cython.int:
+def _write_null(writer: _MessageWriter, field: Field, width: cython.int) -> cython.int:
     if not field.nullable:
         raise ValueError(f"{field.name} cannot be null in this version")
     return writer.length(-1, field.compact, width)
@@ -504,7 +503,7 @@ def _write_null(writer: _Writer, field: Field, width: cython.int) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_string(writer: _Writer, field: Field, value) -> cython.int:
+def _write_string(writer: _MessageWriter, field: Field, value) -> cython.int:
     if value is None:
         return _write_null(writer, field, 2)
     data: bytes = value.encode()
@@ -514,7 +513,7 @@ def _write_string(writer: _Writer, field: Field, value) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_bytes(writer: _Writer, field: Field, value) -> cython.int:
+def _write_bytes(writer: _MessageWriter, field: Field, value) -> cython.int:
     if value is None:
         return _write_null(writer, field, 4)
     size: cython.Py_ssize_t = len(value)
@@ -526,7 +525,7 @@ def _write_bytes(writer: _Writer, field: Field, value) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_nullable_struct(writer: _Writer, field: Field, value) -> cython.int:
+def _write_nullable_struct(writer: _MessageWriter, field: Field, value) -> cython.int:
     if field.nullable and not field.is_array:
         if value is None:
             return writer.store(0 if field.tag >= 0 else 255, 1)
@@ -536,7 +535,7 @@ def _write_nullable_struct(writer: _Writer, field: Field, value) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_field(writer: _Writer, field: Field, value) -> cython.int:
+def _write_field(writer: _MessageWriter, field: Field, value) -> cython.int:
     if not field.is_array:
         return _write_value(writer, field, value)
     if value is None:
@@ -549,7 +548,7 @@ def _write_field(writer: _Writer, field: Field, value) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_struct(writer: _Writer, schema: Schema, value) -> cython.int:
+def _write_struct(writer: _MessageWriter, schema: Schema, value) -> cython.int:
     field: Field
     for field in schema.fields:
         _write_field(writer, field, getattr(value, field.name))
@@ -563,7 +562,7 @@ def _write_struct(writer: _Writer, schema: Schema, value) -> cython.int:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _write_tagged(writer: _Writer, schema: Schema, value) -> cython.int:
+def _write_tagged(writer: _MessageWriter, schema: Schema, value) -> cython.int:
     field: Field
     present: list = []
     for field in schema.tagged.values():
@@ -573,7 +572,7 @@ def _write_tagged(writer: _Writer, schema: Schema, value) -> cython.int:
     writer.uvarint(len(present))
     for item in present:
         field = item[0]
-        inner: _Writer = _Writer()
+        inner: _MessageWriter = _MessageWriter()
         _write_field(inner, field, item[1])
         data: bytes = b"".join(inner.buffers())
         writer.uvarint(field.tag)
@@ -583,18 +582,18 @@ def _write_tagged(writer: _Writer, schema: Schema, value) -> cython.int:
 
 
 def encode(schema: Schema, message):
-    """A message as one bytes object."""
-    writer: _Writer = _Writer()
+    """Encode a message as one bytes object."""
+    writer: _MessageWriter = _MessageWriter()
     _write_struct(writer, schema, message)
     return b"".join(writer.buffers())
 
 
 def encode_frame(schema: Schema, message, header: bytes):
-    """A message behind its header and the frame's length, as buffers to send in order.
+    """Encode a frame, its length, header and message, as buffers to send in order.
 
-    Large record sets are handed on as they came, not copied: do not change them until sent.
+    Large record sets are not copied: do not change them until they are sent.
     """
-    writer: _Writer = _Writer()
+    writer: _MessageWriter = _MessageWriter()
     writer.store(0, 4)
     writer.raw(header)
     _write_struct(writer, schema, message)

@@ -1,3 +1,3 @@
-# What partitioning.py shares with murmur2.py, without a Python call.
+# The function of murmur2.py that partitioning.py calls without a Python call.
 
 cdef unsigned int hash_of(const unsigned char* data, Py_ssize_t size) noexcept nogil

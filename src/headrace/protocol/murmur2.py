@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""murmur2 as Kafka's Java client computes it: the hash that gives a key its partition."""
+"""The hash murmur2 as Kafka's Java client computes it, to partition records by key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _byte(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> cython.uin
 @cython.nogil
 @cython.exceptval(check=False)
 def hash_of(data: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.uint:
-    """The hash of `size` bytes; `murmur2.pxd` lets `partitioning` ask for it too."""
+    """The hash of `size` bytes; `murmur2.pxd` exports it for `partitioning`."""
     # Masks keep the uncompiled form at 32 bits; in C they cost nothing.
     digest: cython.uint = _SEED ^ cython.cast(cython.uint, size & 0x7FFFFFFF)
     word: cython.uint
@@ -55,14 +55,14 @@ def hash_of(data: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.uint:
 
 
 def murmur2(data) -> int:
-    """The hash of `data` as the signed 32-bit number Java shows."""
+    """The hash of `data` as a signed 32-bit number, as in Java."""
     key: bytes = data if type(data) is bytes else bytes(data)
     digest: cython.longlong = hash_of(key, len(key))
     return digest - 0x100000000 if digest > 0x7FFFFFFF else digest
 
 
 def partition_for_key(key, partition_count: cython.longlong) -> int:
-    """The partition of a keyed record among `partition_count`, where every Kafka client puts it."""
+    """The partition of a record with a key, as Kafka's Java client computes it."""
     data: bytes = key if type(key) is bytes else bytes(key)
     if partition_count < 1:
         raise ValueError(f"a topic has at least one partition, not {partition_count}")

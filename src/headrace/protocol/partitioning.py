@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""Rows of columns to partitions: hash the keys, group the rows, cut them into batches.
+"""Partitioning of columns: hash the keys, group the rows, cut them into batches.
 
-Rule: as in `column_encoder`, buffers are checked before the loops that need no GIL, and bad ones
+Rule: as in `column_encoder`, buffers are checked before the loops that need no GIL, and bad buffers
 are a `ValueError`. Row numbers and partitions are int32 arrays.
 """
 
@@ -16,11 +16,11 @@ except ImportError:
 from headrace.protocol.batch import HEADER_SIZE, byte_view
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.headrace.protocol.arrays import int32s
     from cython.cimports.headrace.protocol.column_encoder import (
-        Cells,
+        BoundRows,
+        ColumnCells,
         Int32s,
-        Rows,
         cell_size,
         number_size,
         prove,
@@ -30,10 +30,11 @@ if cython.compiled:
     )
     from cython.cimports.headrace.protocol.murmur2 import hash_of
 else:
+    from headrace.protocol.arrays import int32s
     from headrace.protocol.column_encoder import (
-        Cells,
+        BoundRows,
+        ColumnCells,
         Int32s,
-        Rows,
         cell_size,
         number_size,
         prove,
@@ -50,14 +51,6 @@ _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 
 
 @cython.cfunc
-def _int32s(numbers: bytearray) -> cython.p_int:
-    if cython.compiled:
-        return cython.cast(cython.p_int, PyByteArray_AS_STRING(numbers))
-    else:
-        return memoryview(numbers).cast("i")
-
-
-@cython.cfunc
 def _check_count(partition_count):
     if not 1 <= partition_count <= _INT32_MAX:
         raise ValueError(f"a topic has at least one partition, not {partition_count}")
@@ -67,7 +60,7 @@ def _check_count(partition_count):
 @cython.nogil
 @cython.exceptval(check=False)
 def _hash_keys(
-    keys: Cells,
+    keys: ColumnCells,
     count: cython.Py_ssize_t,
     partition_count: cython.uint,
     partitions: cython.p_int,
@@ -91,17 +84,17 @@ def _hash_keys(
 
 
 def partitions_of_keys(keys, partition_count) -> bytearray:
-    """The partition of each key of a `BinaryColumn`, where `murmur2.partition_for_key` puts it.
+    """The partition of each key of a `BinaryColumn`, by `murmur2.partition_for_key`.
 
     It is -1 where the key is null.
     """
     _check_count(partition_count)
     count: cython.Py_ssize_t = keys.length
-    cells: Cells = Cells(keys, count)
+    cells: ColumnCells = ColumnCells(keys, count)
     if not prove(cells, 0, count):
         raise ValueError("offsets of the keys do not fit their bytes of data")
     partitions = bytearray(count * 4)
-    out: cython.p_int = _int32s(partitions)
+    out: cython.p_int = int32s(partitions)
     modulus: cython.uint = partition_count
     with cython.nogil:
         _hash_keys(cells, count, modulus, out)
@@ -117,7 +110,7 @@ def _count_rows(
     partition_count: cython.longlong,
     ends: cython.p_int,
 ) -> cython.Py_ssize_t:
-    """Count partition p's rows in ends[p + 1]; return the first row of no partition, or -1."""
+    """Count the rows of partition p in ends[p + 1]; return the first invalid row, or -1."""
     row: cython.Py_ssize_t
     for row in range(count):
         if partitions[row] < 0 or partitions[row] >= partition_count:
@@ -142,9 +135,9 @@ def _place_rows(
 
 
 def group_rows(partitions, partition_count) -> tuple:
-    """The numbers of all rows ordered by partition, and where each partition's begin.
+    """The numbers of all rows ordered by partition, and the bounds of each partition's rows.
 
-    Rows of a partition stay in order; those of p are at [bounds[p], bounds[p + 1]).
+    Rows of a partition stay in order; the rows of partition p are at [bounds[p], bounds[p + 1]).
     """
     _check_count(partition_count)
     size: cython.Py_ssize_t = len(byte_view(partitions))
@@ -153,7 +146,7 @@ def group_rows(partitions, partition_count) -> tuple:
         raise ValueError(f"{size} bytes are no array of int32 numbers")
     given: Int32s = Int32s(partitions, count)
     places = bytearray((partition_count + 1) * 4)
-    ends: cython.p_int = _int32s(places)
+    ends: cython.p_int = int32s(places)
     limit: cython.longlong = partition_count
     astray: cython.Py_ssize_t
     with cython.nogil:
@@ -165,7 +158,7 @@ def group_rows(partitions, partition_count) -> tuple:
         ends[partition + 1] += ends[partition]
     bounds: list = [ends[partition] for partition in range(limit + 1)]
     rows = bytearray(count * 4)
-    out: cython.p_int = _int32s(rows)
+    out: cython.p_int = int32s(rows)
     with cython.nogil:
         _place_rows(given.at, count, ends, out)
     return rows, bounds
@@ -175,15 +168,15 @@ def group_rows(partitions, partition_count) -> tuple:
 @cython.nogil
 @cython.exceptval(check=False)
 def _batch_end(
-    rows: Rows,
-    keys: Cells,
-    values: Cells,
-    names: Cells,
-    header_values: Cells,
+    rows: BoundRows,
+    keys: ColumnCells,
+    values: ColumnCells,
+    names: ColumnCells,
+    header_values: ColumnCells,
     start: cython.Py_ssize_t,
     bytes_max: cython.longlong,
 ) -> tuple[cython.Py_ssize_t, cython.longlong]:
-    """Where the batch that begins at `start` must end, with one record at least, and its size."""
+    """The end of a batch of at least one record that begins at row `start`, and its size."""
     index: cython.Py_ssize_t
     row: cython.Py_ssize_t
     size: cython.longlong
@@ -215,22 +208,21 @@ def cut_rows(
     record_bytes_max: cython.longlong = 0,
     first_row: cython.Py_ssize_t = 0,
 ) -> tuple:
-    """Cut the rows [start, end), as `encode_columns` takes them, into batches of at most
-    `bytes_max` before compression.
+    """Cut rows into batches of at most `bytes_max` before compression.
 
-    Returns where they begin, with `end` at last, and the bytes of each. A record that is larger by
-    itself gets a batch of its own, if that has at most `record_bytes_max`; else it is a
-    `ValueError` that names its row, counted from `first_row`.
+    The arguments are those of `encode_columns`. Returns the starts of the batches, followed by
+    `end`, and the size of each batch. A larger record gets a batch of its own, if that has at most
+    `record_bytes_max`; otherwise a `ValueError` names its row, counted from `first_row`.
     """
     bounds: list = [start]
     sizes: list = []
     if start == end:
         return bounds, sizes
-    chosen: Rows = Rows(start, end, timestamps, keys, values, headers, rows)
-    key_cells: Cells = chosen.keys
-    value_cells: Cells = chosen.values
-    names: Cells = chosen.names
-    header_values: Cells = chosen.header_values
+    chosen: BoundRows = BoundRows(start, end, timestamps, keys, values, headers, rows)
+    key_cells: ColumnCells = chosen.keys
+    value_cells: ColumnCells = chosen.values
+    names: ColumnCells = chosen.names
+    header_values: ColumnCells = chosen.header_values
     position: cython.Py_ssize_t = chosen.start
     cut: cython.Py_ssize_t
     size: cython.longlong

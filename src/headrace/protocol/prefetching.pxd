@@ -1,5 +1,5 @@
-# Ask the processor for the cache lines of a short run of bytes that is read soon.
-# A macro, because gcc takes a function that does no more than this for one that does nothing.
+# Prefetch the cache lines of a short run of bytes that is read soon.
+# A macro, because gcc optimizes away a function that only prefetches.
 
 cdef extern from *:
     """

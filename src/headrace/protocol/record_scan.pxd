@@ -1,6 +1,6 @@
-# Types of the attributes of the classes in record_scan.py, and what makes objects of their cells.
+# Types of the attributes of the classes in record_scan.py, and functions that decode cells.
 
-cdef class Cells:
+cdef class CellPositions:
     cdef readonly bytearray starts  # int32
     cdef readonly bytearray sizes  # int32, -1 is null
     cdef readonly long long total
@@ -8,7 +8,7 @@ cdef class Cells:
     cdef int* _starts
     cdef int* _sizes
 
-cdef class Scan:
+cdef class RecordScan:
     cdef readonly object payload
     cdef readonly Py_ssize_t size
     cdef readonly Py_ssize_t count
@@ -19,10 +19,10 @@ cdef class Scan:
     cdef readonly bytearray timestamps  # int64
     cdef readonly long long header_count
     cdef readonly bytearray header_counts  # int32
-    cdef readonly Cells keys
-    cdef readonly Cells values
-    cdef readonly Cells names
-    cdef readonly Cells header_values
+    cdef readonly CellPositions keys
+    cdef readonly CellPositions values
+    cdef readonly CellPositions names
+    cdef readonly CellPositions header_values
     cdef const unsigned char* _data
     cdef long long _base_offset
     cdef long long _last_offset_delta
@@ -47,5 +47,5 @@ cdef class BatchReader:
     cdef bint _check_crcs
     cdef bint _with_control
 
-cdef object cell_of(Scan scan, Cells cells, Py_ssize_t index)
-cdef tuple headers_of(Scan scan, Py_ssize_t first, Py_ssize_t end)
+cdef object cell_of(RecordScan scan, CellPositions cells, Py_ssize_t index)
+cdef tuple headers_of(RecordScan scan, Py_ssize_t first, Py_ssize_t end)

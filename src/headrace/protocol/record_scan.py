@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""Where the fields of a batch's records lie, and the proof that they are sound.
+"""A scan of a batch's records, which checks them and notes the positions of their fields.
 
 Rule: one pass, without the GIL, checks every length and number against the bytes that are there,
-before anything is copied out of them; what does not hold is a `CorruptBatch`.
+before anything is copied; a malformed record is a `CorruptBatch`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from headrace.protocol.batch import HEADER_SIZE, RefusedBatch, byte_view, check_
 from headrace.protocol.compression import EXPANDED_BYTES_MAX, record_bytes
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
+    from cython.cimports.headrace.protocol.arrays import int32s, int64s
+else:
+    from headrace.protocol.arrays import int32s, int64s
 
 COMPILED = cython.compiled
 
@@ -28,8 +30,8 @@ _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
 
-# A record is at least its length, attributes, two deltas, two lengths and a header count, a header
-# is two lengths. Counts are held against these before memory is set aside for them.
+# A record has at least its length, attributes, two deltas, two lengths and a header count, a header
+# two lengths. Counts are compared with these before memory is allocated for them.
 _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
 _HEADER_SIZE_MIN = cython.declare(cython.Py_ssize_t, 2)
 
@@ -49,7 +51,7 @@ def _long_number(
     while position < end and shift < bits:
         byte = data[position]
         position += 1
-        # The last byte a number may have holds what is left of its bits.
+        # The last byte that a number may have holds the rest of its bits.
         if shift + 7 > bits and byte >= 1 << (bits - shift):
             break
         number |= cython.cast(cython.ulonglong, byte & 127) << shift
@@ -73,7 +75,7 @@ def _number(
     end: cython.Py_ssize_t,
     bits: cython.int = 32,
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """A zig-zag number and the position after it, which is -1 if there is none of so many bits."""
+    """The zig-zag varint of at most `bits` bits, and the position after it, -1 if malformed."""
     byte: cython.int
     if position < end:
         byte = data[position]
@@ -82,34 +84,18 @@ def _number(
     return _long_number(data, position, end, bits)
 
 
-@cython.cfunc
-def _int64s(array: bytearray) -> cython.p_longlong:
-    if cython.compiled:
-        return cython.cast(cython.p_longlong, PyByteArray_AS_STRING(array))
-    else:
-        return memoryview(array).cast("q")
-
-
-@cython.cfunc
-def _int32s(array: bytearray) -> cython.p_int:
-    if cython.compiled:
-        return cython.cast(cython.p_int, PyByteArray_AS_STRING(array))
-    else:
-        return memoryview(array).cast("i")
-
-
 @cython.final
 @cython.cclass
-class Cells:
-    """Where the keys, the values, the header names or the header values of a batch lie."""
+class CellPositions:
+    """The positions of the keys, values, header names or header values of a batch."""
 
     def __init__(self, count: cython.Py_ssize_t) -> None:
         self.starts = bytearray(count * 4)
         self.sizes = bytearray(count * 4)
         self.total = 0
         self.nulls = 0
-        self._starts = _int32s(self.starts)
-        self._sizes = _int32s(self.sizes)
+        self._starts = int32s(self.starts)
+        self._sizes = int32s(self.sizes)
 
 
 @cython.cfunc
@@ -117,7 +103,7 @@ class Cells:
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_cell(
-    cells: Cells,
+    cells: CellPositions,
     index: cython.Py_ssize_t,
     start: cython.Py_ssize_t,
     size: cython.longlong,
@@ -132,8 +118,8 @@ def _put_cell(
 
 @cython.final
 @cython.cclass
-class Scan:
-    """The proven layout of one batch's records from `from_offset` on."""
+class RecordScan:
+    """The checked layout of a batch's records from `from_offset` on."""
 
     def __init__(self, payload: object, header, from_offset: cython.longlong) -> None:
         count: cython.Py_ssize_t = header.record_count
@@ -147,22 +133,22 @@ class Scan:
         self.timestamps = bytearray(count * 8)
         self.header_count = 0
         self.header_counts = bytearray(count * 4)
-        self.keys = Cells(count)
-        self.values = Cells(count)
+        self.keys = CellPositions(count)
+        self.values = CellPositions(count)
         self._view = payload
         self._data = cython.address(self._view[0]) if cython.compiled else payload
         self._base_offset = header.base_offset
         self._last_offset_delta = header.last_offset_delta
         self._base_timestamp = header.base_timestamp
-        # Deltas outside of these would make a timestamp that is no int64.
+        # With deltas beyond these a timestamp would not fit an int64.
         self._time_delta_min = _INT64_MIN - min(self._base_timestamp, 0)
         self._time_delta_max = _INT64_MAX - max(self._base_timestamp, 0)
         self._from_offset = from_offset
-        self._offsets = _int64s(self.offsets)
-        self._timestamps = _int64s(self.timestamps)
+        self._offsets = int64s(self.offsets)
+        self._timestamps = int64s(self.timestamps)
         self._header_start_array = bytearray(count * 4)
-        self._header_starts = _int32s(self._header_start_array)
-        self._header_counts = _int32s(self.header_counts)
+        self._header_starts = int32s(self._header_start_array)
+        self._header_counts = int32s(self.header_counts)
 
 
 @cython.cfunc
@@ -194,9 +180,9 @@ def _skip_headers(
 @cython.nogil
 @cython.exceptval(check=False)
 def _scan_record(
-    scan: Scan,
-    keys: Cells,
-    values: Cells,
+    scan: RecordScan,
+    keys: CellPositions,
+    values: CellPositions,
     position: cython.Py_ssize_t,
     previous: cython.longlong,
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
@@ -216,12 +202,12 @@ def _scan_record(
     if position < 0 or size < _RECORD_SIZE_MIN - 1 or size > scan.size - position:
         return 0, -1
     end = position + size
-    # One byte of record attributes, of which Kafka uses none.
+    # A byte of record attributes, which Kafka does not use.
     time_delta, position = _number(data, position + 1, end, 64)
     if position < 0 or time_delta < scan._time_delta_min or time_delta > scan._time_delta_max:
         return 0, -1
     delta, position = _number(data, position, end)
-    # Gaps are what compaction leaves; a step back is damage.
+    # Compaction leaves gaps; an offset that does not rise is damage.
     if position < 0 or delta <= previous or delta > scan._last_offset_delta:
         return 0, -1
     key_size, position = _number(data, position, end)
@@ -259,11 +245,11 @@ def _scan_record(
 @cython.nogil
 @cython.exceptval(check=False)
 def _scan_records(
-    scan: Scan, keys: Cells, values: Cells, count: cython.longlong
+    scan: RecordScan, keys: CellPositions, values: CellPositions, count: cython.longlong
 ) -> cython.longlong:
-    """Fill `scan`, and return -1 or the number of the first record that is malformed.
+    """Fill `scan`; return -1, or the number of the first malformed record.
 
-    The number is `count` if none is, but something follows them.
+    The number is `count` if bytes follow the last record.
     """
     position: cython.Py_ssize_t = 0
     delta: cython.longlong = -1
@@ -278,8 +264,8 @@ def _scan_records(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _scan_headers(scan: Scan, names: Cells, values: Cells) -> cython.bint:
-    """Fill the header cells of `scan`; false if they changed since they were counted."""
+def _scan_headers(scan: RecordScan, names: CellPositions, values: CellPositions) -> cython.bint:
+    """Fill the header cells of `scan`; False if the bytes changed since they were counted."""
     position: cython.Py_ssize_t
     row: cython.Py_ssize_t
     size: cython.longlong
@@ -302,15 +288,17 @@ def _scan_headers(scan: Scan, names: Cells, values: Cells) -> cython.bint:
     return True
 
 
-def scan_batch(buffer, header, from_offset: cython.longlong, max_bytes: cython.longlong) -> Scan:
-    """Decompress a batch and prove its records; its CRC is not looked at."""
+def scan_batch(
+    buffer, header, from_offset: cython.longlong, max_bytes: cython.longlong
+) -> RecordScan:
+    """Decompress a batch and check its records, but not its CRC."""
     payload = byte_view(record_bytes(buffer, header, min(max_bytes, _INT32_MAX)))
     count: cython.longlong = header.record_count
     if count > len(payload) // _RECORD_SIZE_MIN:
         raise CorruptBatch(f"{len(payload)} bytes cannot hold {count} records")
-    scan: Scan = Scan(payload, header, from_offset)
-    keys: Cells = scan.keys
-    values: Cells = scan.values
+    scan: RecordScan = RecordScan(payload, header, from_offset)
+    keys: CellPositions = scan.keys
+    values: CellPositions = scan.values
     malformed: cython.longlong
     with cython.nogil:
         malformed = _scan_records(scan, keys, values, count)
@@ -323,8 +311,8 @@ def scan_batch(buffer, header, from_offset: cython.longlong, max_bytes: cython.l
     if scan.is_log_append_time:
         for row in range(scan.count):
             scan._timestamps[row] = append_time
-    scan.names = Cells(scan.header_count)
-    scan.header_values = Cells(scan.header_count)
+    scan.names = CellPositions(scan.header_count)
+    scan.header_values = CellPositions(scan.header_count)
     if scan.header_count and not _scan_headers(scan, scan.names, scan.header_values):
         raise CorruptBatch("the batch changed while it was decoded")
     return scan
@@ -336,18 +324,18 @@ def check_records(
     max_bytes: cython.longlong = EXPANDED_BYTES_MAX,
     compacted: cython.bint = False,
 ) -> int:
-    """Check every record of a batch, decompressing it, and return their greatest timestamp."""
+    """Decompress a batch and check every record; return their greatest timestamp."""
     if not compacted and header.record_count != header.last_offset_delta + 1:
         raise RefusedBatch(
             ErrorCode.INVALID_RECORD,
             f"batch has {header.record_count} records for {header.last_offset_delta + 1} offsets",
         )
-    scan: Scan = scan_batch(buffer, header, 0, max_bytes)
+    scan: RecordScan = scan_batch(buffer, header, 0, max_bytes)
     return scan.max_timestamp if scan.count else -1
 
 
 @cython.cfunc
-def cell_of(scan: Scan, cells: Cells, index: cython.Py_ssize_t):
+def cell_of(scan: RecordScan, cells: CellPositions, index: cython.Py_ssize_t):
     """A cell as a bytes object, or None."""
     start: cython.Py_ssize_t = cells._starts[index]
     size: cython.Py_ssize_t = cells._sizes[index]
@@ -360,12 +348,12 @@ def cell_of(scan: Scan, cells: Cells, index: cython.Py_ssize_t):
 
 
 @cython.cfunc
-def headers_of(scan: Scan, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> tuple:
+def headers_of(scan: RecordScan, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> tuple:
     """The headers [first, end) of a batch, as (name, value) pairs.
 
-    What is no UTF-8 in a name is replaced, as Java's client does.
+    Invalid UTF-8 in a name is replaced, as Kafka's Java client does.
     """
-    names: Cells = scan.names
+    names: CellPositions = scan.names
     index: cython.Py_ssize_t
     headers: list = []
     for index in range(first, end):
@@ -384,11 +372,11 @@ def headers_of(scan: Scan, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
 @cython.final
 @cython.cclass
 class BatchReader:
-    """Goes from batch to batch through [start, end) of what a log or a fetch holds.
+    """A reader of successive batches in [start, end) of a buffer from a log or a fetch.
 
-    `position` is after the last batch that was read or passed over, `next_offset` the offset to
-    read on from. Control batches are passed over unless asked for, as is what ends before
-    `from_offset`; a partial batch ends it all.
+    `position` is after the last batch that was read or skipped, `next_offset` the offset to
+    continue at. Control batches are skipped unless asked for, as are batches that end before
+    `from_offset`; a partial batch is the end.
     """
 
     def __init__(
@@ -411,8 +399,8 @@ class BatchReader:
         self._with_control = with_control
 
     def read(self):
-        """The scan of the next batch, or None. Before a corrupt batch all stays as it is."""
-        scan: Scan = None
+        """The scan of the next batch, or None at the end. A corrupt batch moves no position."""
+        scan: RecordScan = None
         while scan is None and self._limit - self.position >= HEADER_SIZE:
             header = read_header(self._view, self.position)
             if header.size > self._limit - self.position:

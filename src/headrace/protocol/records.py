@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Record batches, format v2: all that the rest of headrace needs of them, in one place.
+"""Records of a batch as rows, and the public names of the record batch codec (format v2).
 
-`batch` reads, checks and stamps headers, `compression` compresses, `record_scan` proves records
-sound, `column_decoder` and `column_encoder` turn them into columns and back. Here are the rows: one
-object per record, made of what the scan has proven, and written by way of columns: there is one
-codec.
+`batch` decodes, validates and changes headers, `compression` compresses, `record_scan` checks
+records, `column_decoder` and `column_encoder` convert them to columns and back. Here records are
+rows, one object each, decoded from what the scan has checked, and encoded by way of columns, so
+that there is only one encoder.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from headrace.protocol.compression import EXPANDED_BYTES_MAX, recompress, record
 from headrace.protocol.record_scan import check_records
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.headrace.protocol.arrays import int32s, int64s
     from cython.cimports.headrace.protocol.record_scan import (
         BatchReader,
-        Scan,
+        RecordScan,
         cell_of,
         headers_of,
     )
 else:
-    from headrace.protocol.record_scan import BatchReader, Scan, cell_of, headers_of
+    from headrace.protocol.arrays import int32s, int64s
+    from headrace.protocol.record_scan import BatchReader, RecordScan, cell_of, headers_of
 
 COMPILED = cython.compiled
 
@@ -87,7 +88,7 @@ _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 @cython.freelist(256)
 @cython.cclass
 class Record:
-    """One record of a log. Unpacks like a tuple of its five fields."""
+    """A record of a log. Unpacks like a tuple of its five fields."""
 
     offset = cython.declare(cython.longlong, visibility="readonly")
     timestamp = cython.declare(cython.longlong, visibility="readonly")
@@ -119,23 +120,7 @@ class Record:
 
 
 @cython.cfunc
-def _int64s(numbers: bytearray) -> cython.p_longlong:
-    if cython.compiled:
-        return cython.cast(cython.p_longlong, PyByteArray_AS_STRING(numbers))
-    else:
-        return memoryview(numbers).cast("q")
-
-
-@cython.cfunc
-def _int32s(numbers: bytearray) -> cython.p_int:
-    if cython.compiled:
-        return cython.cast(cython.p_int, PyByteArray_AS_STRING(numbers))
-    else:
-        return memoryview(numbers).cast("i")
-
-
-@cython.cfunc
-def _add_records(records: list, scan: Scan):
+def _add_records(records: list, scan: RecordScan):
     record: Record
     row: cython.Py_ssize_t
     first: cython.Py_ssize_t = 0
@@ -161,7 +146,7 @@ def decode_rows(
 ) -> list:
     """The records of one batch; without a header, of every whole batch that is no control batch.
 
-    Records before `from_offset` are left out: a fetch answers with the batch an offset lies in.
+    Records before `from_offset` are left out: a fetch response begins with a whole batch.
     """
     start: cython.Py_ssize_t = 0
     end = None
@@ -175,7 +160,7 @@ def decode_rows(
         buffer, start, end, from_offset, max_bytes, check_crcs, with_control
     )
     records: list = []
-    scan: Scan = reader.read()
+    scan: RecordScan = reader.read()
     while scan is not None:
         _add_records(records, scan)
         scan = reader.read()
@@ -187,7 +172,7 @@ def _column(cells: list):
     """A column of bytes-like objects and None."""
     count: cython.Py_ssize_t = len(cells)
     offsets = bytearray((count + 1) * 4)
-    ends: cython.p_int = _int32s(offsets)
+    ends: cython.p_int = int32s(offsets)
     validity = bytearray((count + 7) // 8)
     total: cython.longlong = 0
     nulls: cython.Py_ssize_t = 0
@@ -208,9 +193,9 @@ def _column(cells: list):
 
 @cython.cfunc
 def _header_column(header_lists: list):
-    """The headers of all records; None if no record has any."""
+    """The headers of all records as a column; None if no record has any."""
     offsets = bytearray((len(header_lists) + 1) * 4)
-    ends: cython.p_int = _int32s(offsets)
+    ends: cython.p_int = int32s(offsets)
     row: cython.Py_ssize_t
     names: list = []
     values: list = []
@@ -223,10 +208,10 @@ def _header_column(header_lists: list):
 
 
 def encode_batch(records, **options) -> bytearray:
-    """One batch of (timestamp, key, value, headers) rows; the options are `encode_columns`'s."""
+    """Encode (timestamp, key, value, headers) rows as a batch; options as in `encode_columns`."""
     rows: list = list(records)
     timestamps = bytearray(len(rows) * 8)
-    times: cython.p_longlong = _int64s(timestamps)
+    times: cython.p_longlong = int64s(timestamps)
     index: cython.Py_ssize_t
     keys: list = []
     values: list = []

@@ -1,8 +1,8 @@
-"""Message tables: how they are written down, and how a version of one is compiled for the engine.
+"""Declaration of message classes, and their compilation into a `Schema` for each version.
 
 A message is a class whose attributes are declared with the field functions below. Versions are
-written as Kafka writes them: "3+" from version 3 on, "0-12" up to version 12. Every field has the
-default that a new object gets and that a version without the field reads back.
+written as in Kafka: "3+" from version 3 on, "0-12" up to version 12. Every field has a default,
+for new objects and for messages decoded from a version without the field.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,21 +13,21 @@ from headrace.errors import ProtocolError
 from headrace.protocol.message_codec import Field, Schema, decode, encode
 from headrace.types import Buffer
 
-# A request may name every partition of a large broker; more is an attack on memory.
+# A request may name every partition of a large broker; more would be an attack on memory.
 REQUEST_ELEMENTS_MAX = 250_000
-# Answers come from a broker we chose, and one partition of Metadata has several elements.
+# Responses come from a trusted broker, and each partition in Metadata has several elements.
 RESPONSE_ELEMENTS_MAX = 10_000_000
 
-# Tags from here on are of fields that Kafka does not have. Its own begin at 0, and its clients and
-# brokers skip those that they do not know.
+# Tags from here on are of fields that Kafka does not have. Kafka's tags begin at 0, and its clients
+# and brokers skip unknown tags.
 OWN_TAG_MIN = 10_000
-# The highest version that the wire has room for.
+# The highest version number that fits the int16 of the request header.
 VERSION_MAX = 32767
 _ALL = (0, VERSION_MAX)
 
 
 class FieldSpec(NamedTuple):
-    """One field as the table declares it, for all versions."""
+    """The declaration of a field, for all versions."""
 
     kind: str
     versions: tuple[int, int]
@@ -85,9 +85,9 @@ def struct(
     tag: int | None = None,
     default: object,
 ) -> Any:
-    """A nested struct. `default=...` means one with all its fields at their defaults.
+    """Declare a nested struct. `default=...` is a struct with all fields at their defaults.
 
-    That default is one object shared by all messages: put another in its place, never change it.
+    That default is a single object shared by all messages: replace it, never change it.
     """
     null = None if nullable is None else _range(nullable)
     return FieldSpec("struct", _range(versions), null, tag, of() if default is ... else default, of)
@@ -101,7 +101,7 @@ def array(
     tag: int | None = None,
     default: object,
 ) -> Any:
-    """An array of structs, or of the kind a field function names. `default=...` means empty."""
+    """Declare an array of structs, or of a field function's kind. `default=...` is empty."""
     null = None if nullable is None else _range(nullable)
     empty: object = [] if default is ... else default
     if isinstance(of, type):
@@ -110,7 +110,7 @@ def array(
 
 
 def _initializer(specs: Mapping[str, FieldSpec]) -> Callable[..., None]:
-    """A keyword-only `__init__`, written out because responses are built on the hot path."""
+    """A keyword-only `__init__`, generated as source because responses are on the hot path."""
     scope: dict[str, Any] = {}
     parameters, lines = [], []
     for name, spec in specs.items():
@@ -128,7 +128,7 @@ def _initializer(specs: Mapping[str, FieldSpec]) -> Callable[..., None]:
 
 
 def _initialize_first(self: "Struct", **values: object) -> None:
-    """The `__init__` of the first object: a process uses few of the hundreds of structs."""
+    """Generate `__init__` for the first object: a process uses few of the hundreds of structs."""
     cls = type(self)
     cls.__init__ = _initializer(cls.__specs__)  # type: ignore[method-assign]
     cls.__init__(self, **values)
@@ -155,7 +155,7 @@ class _StructMeta(type):
 
 
 class Struct(metaclass=_StructMeta):
-    """Values of one struct of a message: slots, a keyword constructor, equality, repr."""
+    """A struct of a message, with slots, a keyword constructor, equality and repr."""
 
     __specs__: ClassVar[Mapping[str, FieldSpec]]
 
@@ -172,7 +172,7 @@ class Struct(metaclass=_StructMeta):
 
 
 class Message(Struct):
-    """A whole message: `api_key` (or record type), the versions it has, and which are flexible."""
+    """A whole message: its `api_key` (or record type), its versions, and the flexible ones."""
 
     api_key: ClassVar[int]
     versions: ClassVar[tuple[int, int]]
@@ -191,7 +191,7 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 @cache
 def schema_of(cls: type[Message], version: int) -> Schema:
-    """The compiled form of one version of a message; made on first use, kept for ever."""
+    """The compiled schema of one version of a message; made on first use and cached."""
     first, last = cls.versions
     if not first <= version <= last:
         raise ProtocolError(f"{cls.__name__} has versions {first} to {last}, not {version}")

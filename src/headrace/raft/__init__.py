@@ -1,5 +1,5 @@
-"""Consensus on one log, shaped like KRaft: followers pull, the leader counts who has what.
+"""Raft consensus on the metadata log, as in KRaft: followers fetch, the leader counts replicas.
 
-Rule: pure. Messages and the time go in; what to write, send and answer comes out. Nothing is sent
-before what it promises is on stable storage: that is the shell's part of the bargain.
+Rule: sans-IO. Messages and the time are arguments; the writes, requests and responses to be made
+are results. The shell sends no message before the state that it promises is on stable storage.
 """

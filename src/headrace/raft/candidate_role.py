@@ -1,7 +1,7 @@
-"""The candidate's role: pre-votes, votes, and what leaders say when they begin and end.
+"""The candidate's role: pre-votes, votes, BeginQuorumEpoch and EndQuorumEpoch.
 
-Rule: a vote is given once per epoch, to a log that is not behind the voter's, and it is on disk
-before it is told (Raft §5.2, §5.4.1). A pre-vote promises nothing and changes nothing (KIP-996).
+Rule: a voter votes once per epoch, for a candidate whose log is not behind its own, and the vote is
+on disk before the response is sent (Raft §5.2, §5.4.1). A pre-vote changes no state (KIP-996).
 """
 
 from headrace.errors import ErrorCode
@@ -11,21 +11,21 @@ from headrace.raft.messages import (
     BeginEpochResponse,
     EndEpochRequest,
     EndEpochResponse,
-    Role,
+    RaftRole,
     VoteRequest,
     VoteResponse,
 )
 from headrace.raft.quorum_state import QuorumState
 
 
-class Election:
-    """A node's part in elections."""
+class CandidateRole:
+    """A node's part in elections, as a candidate and as a voter."""
 
     def __init__(self, state: QuorumState) -> None:
         self._state = state
 
     def stand(self, now_ms: int) -> None:
-        """Doubt the leader, or notice that there is none: ask the others if they see one."""
+        """Ask the other voters for pre-votes, since the leader is silent or unknown."""
         state = self._state
         if not state.may_stand:
             state.enter_unattached(state.epoch, now_ms)
@@ -51,10 +51,12 @@ class Election:
         )
         state.out.requests += [(voter, request) for voter in state.other_voters]
 
-    def counted(self, voter: int, request: VoteRequest, *, granted: bool, now_ms: int) -> None:
-        """A voter answered, or cannot be asked."""
+    def vote_answered(
+        self, voter: int, request: VoteRequest, *, granted: bool, now_ms: int
+    ) -> None:
+        """Count a voter's response; a voter that cannot be reached counts as a refusal."""
         state = self._state
-        asking = Role.PROSPECTIVE if request.pre_vote else Role.CANDIDATE
+        asking = RaftRole.PROSPECTIVE if request.pre_vote else RaftRole.CANDIDATE
         if state.role is not asking or request.epoch != state.epoch:
             return  # An answer to a round that is over.
         assert state.round is not None
@@ -65,28 +67,28 @@ class Election:
         state = self._state
         assert state.round is not None
         if state.round.won:
-            if state.role is Role.PROSPECTIVE:
+            if state.role is RaftRole.PROSPECTIVE:
                 self._campaign(now_ms)
             else:
                 state.enter_leader(now_ms)
         elif state.round.lost:
             state.timer_ms = now_ms + state.election_backoff()
 
-    # Requests of others.
+    # Requests of other nodes.
 
     def handle_vote(self, request: VoteRequest, now_ms: int) -> VoteResponse:
         state = self._state
         if request.epoch < state.epoch:
             return self._vote(granted=False, error=ErrorCode.FENCED_LEADER_EPOCH)
         if request.epoch > state.epoch:
-            # The candidate is in that epoch, so it can follow nobody of an older one.
+            # The candidate is in that epoch, so it can follow no leader of an older epoch.
             state.enter_unattached(request.epoch, now_ms)
         if request.pre_vote:
             return self._vote(granted=self._pre_vote(request, now_ms))
         granted = self._may_grant(request)
         if granted:
-            # A candidate without records has asked a majority before, which has none either: this
-            # is how a cluster is founded, and nobody has lost anything.
+            # A candidate without records won the pre-vote of a majority, which has none either:
+            # this is how a new cluster is founded, and no voter has lost data.
             state.set_hard(voted_for=request.candidate_id, may_vote=True)
             state.enter_unattached(state.epoch, now_ms)
         return self._vote(granted=granted)
@@ -106,7 +108,7 @@ class Election:
         """Whether the candidate has everything that this node may have helped to commit."""
         log, hard = self._state.log, self._state.hard
         if hard.recovering or (not hard.may_vote and request.offset > 0):
-            # What this node may have helped to commit is lost, so it cannot tell.
+            # This node has lost the records that it may have helped to commit: it cannot compare.
             return False
         return (request.last_epoch, request.offset) >= (log.last_epoch, log.end_offset)
 
@@ -115,21 +117,22 @@ class Election:
         if not self._is_up_to_date(request):
             return False
         match state.role:
-            case Role.LEADER:
+            case RaftRole.LEADER:
                 return False
-            case Role.FOLLOWER:
+            case RaftRole.FOLLOWER:
                 assert state.timer_ms is not None
                 return not state.heard_leader or now_ms >= state.timer_ms
-            case Role.PROSPECTIVE:
+            case RaftRole.PROSPECTIVE:
                 return self._yields(request, now_ms)
         return True
 
     def _yields(self, request: VoteRequest, now_ms: int) -> bool:
-        """Two ask each other at once. If both agreed both would stand, and neither would win.
+        """Whether a prospective node grants a pre-vote to another prospective node.
 
-        So the one with the better log, or the smaller id, insists, for a moment only, in case it
-        hears the other but is not heard. It does not if the other has refused it: that one doubts
-        the leader only now, and cannot help any more in this round.
+        If both granted it, both would become candidates, and neither would win. So the node with
+        the better log, or the smaller id, refuses, but for a moment only, in case its own requests
+        do not arrive. It grants at once if the other node has refused it, and so cannot help it to
+        win this round any more.
         """
         state = self._state
         assert state.round is not None
@@ -158,8 +161,8 @@ class Election:
             known = (state.epoch, state.hard.leader_id)
             if known != (request.epoch, request.leader_id):
                 state.enter_follower(request.epoch, request.leader_id, now_ms)
-            if state.role is not Role.PROSPECTIVE:
-                self._succeed(request.preferred_successors, now_ms)
+            if state.role is not RaftRole.PROSPECTIVE:
+                self._leader_resigned(request.preferred_successors, now_ms)
         return EndEpochResponse(state.epoch, state.leader_id, error)
 
     def _check_leader(self, epoch: int, leader_id: int) -> ErrorCode:
@@ -171,12 +174,12 @@ class Election:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
-    def _succeed(self, successors: tuple[int, ...], now_ms: int) -> None:
-        """The leader is gone by its own word: the first of its successors stands at once."""
+    def _leader_resigned(self, successors: tuple[int, ...], now_ms: int) -> None:
+        """Campaign at once as the leader's preferred successor; otherwise wait for an election."""
         state = self._state
         place = successors.index(state.node_id) if state.node_id in successors else len(successors)
         if place == 0 and state.takes_part and state.hard.may_vote:
-            # No pre-vote: the others may not have heard yet, and would say no.
+            # No pre-vote: voters that have not received EndQuorumEpoch yet would refuse it.
             self._campaign(now_ms)
         else:
             wait_ms = place * state.settings.election_timeout_ms // 2

@@ -1,13 +1,13 @@
-"""Where two logs part: what a leader answers to a position, and where a follower truncates."""
+"""Divergence of two logs: the leader's answer to a fetch position, the follower's truncation."""
 
 from headrace.errors import HeadraceError
 from headrace.raft.messages import LogView, OffsetAndEpoch
 
 
 class CommittedRecordsLost(HeadraceError):
-    """A leader lacks records that are known here to be committed: the quorum is broken.
+    """The leader's log lacks records that this node knows to be committed: the quorum is broken.
 
-    The node has to stop; what it holds may be the last copy.
+    The node has to stop; it may have the last copy of those records.
     """
 
 
@@ -18,7 +18,7 @@ def position_answer(
 
     Both are None if its log is a prefix of ours (Raft §5.3, log matching), so that records may
     follow. `diverging` is the newest position that may be in both logs. If that is before the start
-    of ours, only the snapshot helps.
+    of our log, the replica has to fetch the snapshot.
     """
     snapshot = log.snapshot
     if offset < log.start_offset:
@@ -35,10 +35,10 @@ def position_answer(
 
 
 def truncation_point(log: LogView, diverging: OffsetAndEpoch, high_watermark: int) -> int | None:
-    """The end offset to truncate to after a leader's answer, None if nothing is beyond it.
+    """The end offset to truncate to after a leader's answer, None if no record is beyond it.
 
-    It is not yet sure that the logs agree up to there: the next fetch asks again, with an older
-    epoch, until they do.
+    The logs may still differ before that offset: the next fetch has an older epoch, and so on until
+    they agree.
     """
     _, end_offset = log.end_offset_for_epoch(diverging.epoch)
     point = min(end_offset, diverging.offset)

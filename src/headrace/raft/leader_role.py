@@ -1,7 +1,7 @@
-"""The leader's role: answering fetches, committing, keeping in touch with voters, changing them.
+"""The leader's role: answers to fetches, commits, resignation, and changes of the voters.
 
-Rule: a leader commits only what a majority of the voters has on disk, and only together with a
-record of its own epoch. One that a majority does not fetch from leads nobody, and resigns.
+Rule: a leader commits only records that a majority of the voters has on disk, and only together
+with a record of its own epoch. A leader from which no majority fetches resigns.
 """
 
 from headrace.errors import ErrorCode
@@ -13,30 +13,30 @@ from headrace.raft.messages import (
     EndEpochRequest,
     FetchRequest,
     FetchResponse,
+    RaftRole,
     ReplicaProgress,
-    Role,
     Voter,
     Voters,
 )
 from headrace.raft.quorum_state import QuorumState
-from headrace.raft.replica_progress import Replicas
+from headrace.raft.replica_progress import ProgressTracker
 from headrace.raft.voters import majority, with_voter, without_voter
 
 
-class Leading:
-    """A leader's part. Every method may be called in any role, and then does or refuses."""
+class LeaderRole:
+    """A leader's part. Requests may come in any role; a node that does not lead refuses them."""
 
     def __init__(self, state: QuorumState) -> None:
         self._state = state
-        # Voters that were told of this epoch and have not answered.
-        self._presenting: set[int] = set()
-        self._present_at_ms = 0
-        # By how much stalls of this process move the time of resigning that follows.
-        self._forgiven_ms = 0
-        self._forgiven_for_ms: int | None = None
+        # Voters with a BeginQuorumEpoch request in flight.
+        self._announcing: set[int] = set()
+        self._announce_at_ms = 0
+        # By how much stalls of this process postpone the resignation due at `_stalled_for_ms`.
+        self._stalled_ms = 0
+        self._stalled_for_ms: int | None = None
 
     @property
-    def _replicas(self) -> Replicas:
+    def _replicas(self) -> ProgressTracker:
         assert self._state.replicas is not None
         return self._state.replicas
 
@@ -47,50 +47,50 @@ class Leading:
 
     @property
     def _is_established(self) -> bool:
-        """Whether a record of this epoch is committed, so that all committed ones are known."""
+        """Whether a record of this epoch is committed: the high watermark covers all commits."""
         return self._state.high_watermark > self._replicas.epoch_start_offset
 
     def begin(self, now_ms: int) -> None:
-        """Present itself to the voters."""
-        self._presenting.clear()
-        self._present(now_ms)
+        """Announce the new epoch to the voters."""
+        self._announcing.clear()
+        self._announce(now_ms)
 
-    def _present(self, now_ms: int) -> None:
-        """Tell the voters that do not fetch who leads. Those that fetch know."""
+    def _announce(self, now_ms: int) -> None:
+        """Send BeginQuorumEpoch to the voters that do not fetch from this leader."""
         state = self._state
         timeout_ms = state.settings.fetch_timeout_ms
-        self._present_at_ms = now_ms + timeout_ms // 2
+        self._announce_at_ms = now_ms + timeout_ms // 2
         request = BeginEpochRequest(state.epoch, state.node_id)
         for voter in self._replicas.others:
             replica = self._replicas.get(voter)
             fetches = replica is not None and replica.last_fetch_ms + timeout_ms > now_ms
-            if not fetches and voter not in self._presenting:
-                self._presenting.add(voter)
+            if not fetches and voter not in self._announcing:
+                self._announcing.add(voter)
                 state.out.requests.append((voter, request))
 
-    def presented(self, voter: int) -> None:
-        """A voter answered, or cannot be reached now."""
-        self._presenting.discard(voter)
+    def announcement_ended(self, voter: int) -> None:
+        """Note that a BeginQuorumEpoch request was answered, or has failed."""
+        self._announcing.discard(voter)
 
     def _silent_at_ms(self) -> int | None:
-        """When a majority will have been silent for the fetch timeout; None if that cannot be."""
+        """The time at which no majority fetched within the fetch timeout; None for a lone voter."""
         return self._replicas.silent_at_ms(self._state.settings.fetch_timeout_ms)
 
     def _resign_at_ms(self) -> int | None:
-        """The same, without the time in which this process could not have heard the majority."""
+        """The time to resign: as `_silent_at_ms`, but stalls of this process do not count."""
         silent_at_ms = self._silent_at_ms()
-        if silent_at_ms != self._forgiven_for_ms:
-            self._forgiven_for_ms, self._forgiven_ms = silent_at_ms, 0
-        return None if silent_at_ms is None else silent_at_ms + self._forgiven_ms
+        if silent_at_ms != self._stalled_for_ms:
+            self._stalled_for_ms, self._stalled_ms = silent_at_ms, 0
+        return None if silent_at_ms is None else silent_at_ms + self._stalled_ms
 
-    def forgive(self, stall_ms: int) -> None:
-        """Resign later by a stall of this process."""
+    def extend_deadline(self, stall_ms: int) -> None:
+        """Postpone the resignation by the duration of a stall of this process."""
         self._resign_at_ms()
-        self._forgiven_ms += stall_ms
+        self._stalled_ms += stall_ms
 
     def is_confirmed(self, now_ms: int) -> bool:
         """Whether a majority fetched within the fetch timeout, stalls of this process included."""
-        if self._state.role is not Role.LEADER:
+        if self._state.role is not RaftRole.LEADER:
             return False
         silent_at_ms = self._silent_at_ms()
         return silent_at_ms is None or now_ms < silent_at_ms
@@ -100,32 +100,32 @@ class Leading:
         if not self._replicas.others:
             return resign_at_ms
         if resign_at_ms is None:
-            return self._present_at_ms
-        return min(resign_at_ms, self._present_at_ms)
+            return self._announce_at_ms
+        return min(resign_at_ms, self._announce_at_ms)
 
     def tick(self, now_ms: int) -> None:
         resign_at_ms = self._resign_at_ms()
         if resign_at_ms is not None and now_ms >= resign_at_ms:
             self.resign(now_ms)
-        elif now_ms >= self._present_at_ms:
-            self._present(now_ms)
+        elif now_ms >= self._announce_at_ms:
+            self._announce(now_ms)
 
-    # Fetches of others.
+    # Fetches of other nodes.
 
     def check_epoch(self, epoch: int) -> ErrorCode:
-        """Whether a request for the leader of `epoch` is one for this node."""
+        """NONE if this node leads in `epoch`, otherwise the error for a request to that leader."""
         state = self._state
         if epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if epoch > state.epoch:
-            # Only a vote makes a leader step down, since only a voter may bring about an epoch.
+            # Only a vote request makes a leader step down: no other request begins an epoch.
             return ErrorCode.UNKNOWN_LEADER_EPOCH
-        if state.role is not Role.LEADER:
+        if state.role is not RaftRole.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
     def note_fetch(self, request: FetchRequest, response: FetchResponse, now_ms: int) -> None:
-        """Note who fetched, and what that commits."""
+        """Note the progress of the replica that fetched, and commit what it completes."""
         if response.error is not ErrorCode.NONE or request.replica_id < 0:
             return
         if response.records_follow:
@@ -138,15 +138,15 @@ class Leading:
             )
             self.commit(now_ms)
         else:
-            self._replicas.heard(request.replica_id, request.directory_id, now_ms)
+            self._replicas.note_contact(request.replica_id, request.directory_id, now_ms)
         if self._state.replicas is not None and self._replicas.has_lost:
-            # This fetch may be the one that confirms the high watermark to a voter without data.
+            # This fetch may confirm the high watermark for a voter that has lost its data.
             self._state.out.wake_fetches = True
 
     def note_snapshot_fetch(self, replica_id: int, epoch: int, now_ms: int) -> ErrorCode:
         error = self.check_epoch(epoch)
         if error is ErrorCode.NONE and replica_id >= 0:
-            self._replicas.heard(replica_id, None, now_ms)
+            self._replicas.note_contact(replica_id, None, now_ms)
         return error
 
     def answer(self, request: FetchRequest) -> FetchResponse:
@@ -165,10 +165,10 @@ class Leading:
         )
 
     def _high_watermark_for(self, request: FetchRequest) -> int:
-        """A node without data learns one that covers all that was ever committed, or none.
+        """The high watermark for a response; unknown where a node without data may not have it.
 
-        It takes it as the mark from which on it may vote. While the cluster is being founded there
-        is nothing to cover.
+        A node that has lost its data may vote once it has reached this high watermark, so it must
+        cover every committed record. While a new cluster is being founded there are none.
         """
         high_watermark = self._state.high_watermark
         if request.directory_id != LOST_DIRECTORY_ID:
@@ -180,14 +180,14 @@ class Leading:
         return UNKNOWN_OFFSET
 
     def commit(self, now_ms: int) -> None:
-        """Raise the high watermark to what a majority has on disk."""
+        """Raise the high watermark to the offset that a majority has on disk."""
         state = self._state
         offset = self._replicas.committed(state.flushed_offset)
         if offset is None:
             return
         state.advance(offset)
         if state.high_watermark > state.history.offset and not state.is_voter:
-            # It has led until its own removal was committed (Raft dissertation §4.2.2).
+            # A removed voter leads until its removal is committed (Raft dissertation §4.2.2).
             self.resign(now_ms)
 
     def progress(self, now_ms: int) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
@@ -201,10 +201,10 @@ class Leading:
         (voters if state.is_voter else observers).append(own)
         return sorted(voters, key=_node_id), sorted(observers, key=_node_id)
 
-    # What an operator wants.
+    # Commands of an operator.
 
     def resign(self, now_ms: int, successor: int | None = None) -> None:
-        """Lead no more, and tell the voters who should stand."""
+        """Stop leading, and send EndQuorumEpoch with the preferred successors to the voters."""
         state = self._state
         successors = self._replicas.successors()
         if successor is not None:
@@ -215,7 +215,7 @@ class Leading:
 
     def transfer(self, node_id: int, now_ms: int) -> ErrorCode:
         state = self._state
-        if state.role is not Role.LEADER:
+        if state.role is not RaftRole.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if node_id not in self._replicas.others:
             return ErrorCode.VOTER_NOT_FOUND
@@ -229,7 +229,7 @@ class Leading:
 
     def add_voter(self, voter: Voter, now_ms: int) -> ErrorCode:
         state = self._state
-        if state.role is not Role.LEADER:
+        if state.role is not RaftRole.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if voter.node_id in state.history:
             return ErrorCode.DUPLICATE_VOTER
@@ -239,13 +239,13 @@ class Leading:
 
     def record_voters(self, now_ms: int) -> ErrorCode:
         state = self._state
-        if state.role is not Role.LEADER:
+        if state.role is not RaftRole.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return self._change(state.history.voters, now_ms)
 
     def remove_voter(self, node_id: int, now_ms: int) -> ErrorCode:
         state = self._state
-        if state.role is not Role.LEADER:
+        if state.role is not RaftRole.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if node_id not in state.history:
             return ErrorCode.VOTER_NOT_FOUND
@@ -254,9 +254,12 @@ class Leading:
         return self._change(without_voter(state.history.voters, node_id), now_ms)
 
     def _change(self, voters: Voters, now_ms: int) -> ErrorCode:
-        """One change at a time, and none before a record of this epoch is committed: else sets
-        of two leaders could differ by two voters, and their majorities miss each other. And none
-        to voters that could not commit it, since then nobody could change them back."""
+        """Append a VotersRecord, or refuse with REQUEST_TIMED_OUT for now.
+
+        Only one change at a time, and none before a record of this epoch is committed: otherwise
+        the voters of two leaders could differ by two nodes, and their majorities not overlap. And
+        none to voters without a caught-up majority, who could not commit the change or undo it.
+        """
         state = self._state
         is_settled = state.high_watermark > state.history.offset
         able = sum(

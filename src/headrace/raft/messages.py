@@ -1,7 +1,7 @@
-"""Messages, events and effects: what goes into the consensus core and comes out of it.
+"""Messages, settings and effects: the arguments and results of the consensus core.
 
-Rule: plain values without behaviour. Times are milliseconds of a clock that never goes back, epochs
-and offsets are Kafka's, and -1 is "nobody" or "not known", as on the wire.
+Rule: plain values without behaviour. Times are milliseconds of a monotonic clock, epochs and
+offsets are Kafka's, and -1 is "nobody" or "not known", as on the wire.
 """
 
 from enum import Enum
@@ -12,16 +12,16 @@ from headrace.types import ZERO_UUID
 
 NOBODY = -1
 UNKNOWN_OFFSET = -1
-# Whom `next_fetch` names when no voter is known: one of `controller.quorum.bootstrap.servers`.
+# The target of `next_fetch` if no voter is known: any of `controller.quorum.bootstrap.servers`.
 BOOTSTRAP = -2
 
-# The directory id with which a node fetches that has lost, or never had, the data of a voter. Kafka
-# reserves it for lost directories, so no real directory has it.
+# The directory id in fetches of a node that has lost its data, or is new. Kafka reserves it for
+# lost directories, so no real directory has it.
 LOST_DIRECTORY_ID = bytes(15) + b"\x01"
 
 
-class Role(Enum):
-    """What a node is in its epoch. Only voters are prospective, candidates, leaders or resigned."""
+class RaftRole(Enum):
+    """The role of a node in its epoch. Observers are only ever unattached or followers."""
 
     UNATTACHED = "Unattached"
     FOLLOWER = "Follower"
@@ -44,8 +44,8 @@ class RaftSettings(NamedTuple):
     has_bootstrap_servers: bool = False
 
 
-class Endpoint(NamedTuple):
-    """Where a voter listens: a listener's name and address."""
+class VoterEndpoint(NamedTuple):
+    """A listener of a voter: its name and address."""
 
     name: str
     host: str
@@ -53,25 +53,25 @@ class Endpoint(NamedTuple):
 
 
 class Voter(NamedTuple):
-    """A node whose vote and whose copy of the log count. Known by its node id."""
+    """A node whose vote and whose copy of the log count. Identified by its node id."""
 
     node_id: int
     directory_id: bytes = ZERO_UUID
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[VoterEndpoint, ...] = ()
 
 
 Voters: TypeAlias = tuple[Voter, ...]
 
 
 class HardState(NamedTuple):
-    """What a node must never forget: the file `quorum-state`.
+    """The durable state of a node besides its log: the file `quorum-state`.
 
     `may_vote` is false for a node that started without data until it has caught up with a leader:
-    it may have been a voter whose data is lost, with votes given and records promised.
-    `recovering` says that it surely was: its log or this file was damaged or lost. A node that is
-    only new may found a cluster together with others that are; one that recovers never does, or
-    the damage of a majority would begin an empty cluster in the place of theirs.
-    Invariant: one that is recovering may not vote.
+    it may have been a voter whose data is lost, with votes given and records acknowledged.
+    `recovering` says that it surely was: its log or this file was damaged or lost. A new node may
+    found a cluster together with other new nodes. A recovering node may not: else, after damage at
+    a majority of the voters, an empty cluster would replace the existing cluster.
+    Invariant: a recovering node may not vote.
     """
 
     epoch: int = 0
@@ -89,15 +89,15 @@ class OffsetAndEpoch(NamedTuple):
 
 
 class LogView(Protocol):
-    """What the core reads of the log: facts in memory, always as new as the last call.
+    """The log as the consensus core reads it: attributes in memory, current at every call.
 
-    A log that begins after a snapshot ends, as long as nothing was appended, where the snapshot
+    As long as nothing was appended, a log that begins after a snapshot ends where the snapshot
     does: `end_offset == start_offset == snapshot.offset` and `last_epoch == snapshot.epoch`.
     """
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read; what is before is in the snapshot only."""
+        """The first offset in the log; earlier records are in the snapshot only."""
 
     @property
     def end_offset(self) -> int:
@@ -105,7 +105,7 @@ class LogView(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, of the snapshot if there is none, 0 without either."""
+        """The epoch of the last record; without records that of the snapshot, without both 0."""
 
     @property
     def snapshot(self) -> OffsetAndEpoch | None:
@@ -119,10 +119,10 @@ class LogView(Protocol):
 
 
 class VoteRequest(NamedTuple):
-    """Vote: `pre_vote` asks whether one would be elected, and changes nothing (KIP-996).
+    """Vote. A `pre_vote` asks whether the node would be elected, and changes nothing (KIP-996).
 
-    `offset` and `last_epoch` say where the candidate's log ends. `epoch` is the epoch to be
-    elected in, for a pre-vote the one that the candidate is in.
+    `offset` and `last_epoch` are the end of the candidate's log. `epoch` is the epoch of the
+    election, for a pre-vote the current epoch of the candidate.
     """
 
     epoch: int
@@ -134,7 +134,7 @@ class VoteRequest(NamedTuple):
 
 
 class VoteResponse(NamedTuple):
-    """`epoch` and `leader_id` are what the voter knows, here and in the other responses."""
+    """The response to a Vote. In all responses `epoch` and `leader_id` are the responder's."""
 
     epoch: int
     leader_id: int
@@ -143,7 +143,7 @@ class VoteResponse(NamedTuple):
 
 
 class BeginEpochRequest(NamedTuple):
-    """BeginQuorumEpoch: a new leader presents itself to a voter that does not fetch yet."""
+    """BeginQuorumEpoch: a new leader announces itself to a voter that does not fetch yet."""
 
     epoch: int
     leader_id: int
@@ -156,7 +156,7 @@ class BeginEpochResponse(NamedTuple):
 
 
 class EndEpochRequest(NamedTuple):
-    """EndQuorumEpoch: a leader resigns, and says who should stand, best first."""
+    """EndQuorumEpoch: a leader resigns, and names its preferred successors, best first."""
 
     epoch: int
     leader_id: int
@@ -172,8 +172,8 @@ class EndEpochResponse(NamedTuple):
 class FetchRequest(NamedTuple):
     """Fetch of the metadata log from `offset`, where the record before it is of `last_epoch`.
 
-    The offset is at the same time a promise: everything before it is on the replica's disk.
-    `high_watermark` is the replica's, so that a leader which knows a higher one answers at once.
+    The offset is also an acknowledgement: all records before it are on the replica's disk.
+    `high_watermark` is the replica's: a leader whose high watermark is higher answers at once.
     """
 
     replica_id: int
@@ -185,10 +185,10 @@ class FetchRequest(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The records travel beside it: only if `records_follow` there may be any.
+    """The response to a Fetch, without its records, which the shell adds if `records_follow`.
 
     `diverging` is the end of the newest epoch that may be common to both logs: truncate to it and
-    fetch again. `snapshot` says that the records are gone: fetch this instead.
+    fetch again. `snapshot` is set if the leader has deleted the records: fetch the snapshot.
     """
 
     epoch: int
@@ -209,41 +209,41 @@ Response: TypeAlias = VoteResponse | BeginEpochResponse | EndEpochResponse
 
 
 class LeaderAndEpoch(NamedTuple):
-    """Who leads in an epoch, as far as a node knows: NOBODY if that is not known or in doubt."""
+    """The leader of an epoch, as a node knows it: NOBODY if it is not known or in doubt."""
 
     leader_id: int
     epoch: int
 
 
 class Leadership(NamedTuple):
-    """An election that was won: what the LeaderChange record says."""
+    """The content of the LeaderChange record of a new leader."""
 
     epoch: int
     voters: tuple[int, ...]
     granting_voters: tuple[int, ...]
 
 
-class Effects(NamedTuple):
-    """What the shell does after a call, in the order of the fields and before the next call.
+class RaftEffects(NamedTuple):
+    """The work of the shell after a call, in the order of the fields and before the next call.
 
     1. `hard_state`: write it to `quorum-state` and flush it, synchronously. If that fails the node
-       stops: nothing below may happen, and the answer must not be sent.
-    2. `truncate_to`: truncate the log to this end offset, then call `truncated`. It comes as the
-       answer to a fetch, whose records are not to be appended.
-    3. `append`: append the records that came with the fetch response just given to `answered`,
-       call `appended`, flush in a worker, and when that is done call `flushed`. If there are
-       none, nothing is to do. When false, drop them: they come from the past.
+       stops: it must do nothing of the following, and not send the response.
+    2. `truncate_to`: truncate the log to this end offset, then call `truncated`. It results from
+       a fetch response, whose records are not to be appended.
+    3. `append`: append the records of the fetch response just passed to `answered`, call
+       `appended`, flush in a worker, and when that is done call `flushed`. If there are no
+       records, do nothing. When false, drop them: they are outdated.
     4. `lead`: this node is leader now. Append a LeaderChange control batch of this epoch, at once
        and before anything else, then call `appended`; flush; call `flushed`.
-    5. `append_voters`: append a VotersRecord control batch with exactly these, then call
+    5. `append_voters`: append a VotersRecord control batch with exactly these voters, then call
        `voters_appended` with its offset and `appended`; flush; call `flushed`.
     6. `fetch_snapshot`: fetch this snapshot from the node `leader_id`, piece by piece; call
        `snapshot_piece` for each, and at last `snapshot_installed` or `snapshot_failed`.
-    7. `requests`: send them. Each ends in one call of `answered` or `failed`.
-    8. `wake_fetches`: look at all parked fetches again with `answer_fetch`: the high watermark has
+    7. `requests`: send them to the nodes. For each, call `answered` or `failed` once.
+    8. `wake_fetches`: call `answer_fetch` again for all parked fetches: the high watermark has
        moved or this node leads no more. (After `appended` as a leader they are due as well.)
-    After all that the answer to the request that was handled may be sent, and `next_fetch` and
-    `deadline_ms` are to be looked at again.
+    After all that the response to the request that was handled may be sent, and `next_fetch` and
+    `deadline_ms` are to be read again.
     """
 
     hard_state: HardState | None = None
@@ -257,7 +257,7 @@ class Effects(NamedTuple):
 
 
 class ReplicaProgress(NamedTuple):
-    """How far a voter or an observer is, for DescribeQuorum. Times are -1 if never."""
+    """The progress of a voter or an observer, for DescribeQuorum. Times are -1 if never."""
 
     node_id: int
     directory_id: bytes

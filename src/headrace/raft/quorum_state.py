@@ -1,7 +1,7 @@
-"""The role of a node in its epoch, and the ways from one role to another.
+"""The state of a node: its role in its epoch, and the transitions between roles.
 
-Rule: every change of role goes through an `enter_` method here, which also drops what belonged to
-the role before. `hard` changes in memory at once; the shell writes it before anything else is done.
+Rule: every change of role goes through an `enter_` method here, which also drops the state of the
+role before. `hard` changes in memory at once; the shell writes it before it does anything else.
 """
 
 from random import Random
@@ -9,22 +9,22 @@ from random import Random
 from headrace.raft.messages import (
     NOBODY,
     UNKNOWN_OFFSET,
-    Effects,
     HardState,
     Leadership,
     LogView,
     OffsetAndEpoch,
+    RaftEffects,
+    RaftRole,
     RaftSettings,
     Request,
-    Role,
     Voters,
 )
-from headrace.raft.replica_progress import Replicas
+from headrace.raft.replica_progress import ProgressTracker
 from headrace.raft.voters import VoteCount, VoterHistory
 
 
-class Outbox:
-    """The effects of the call under way, gathered until `take`."""
+class EffectsBuilder:
+    """The effects of the current call, collected until `take`."""
 
     __slots__ = (
         "append",
@@ -50,8 +50,8 @@ class Outbox:
         self.requests: list[tuple[int, Request]] = []
         self.wake_fetches = False
 
-    def take(self) -> Effects:
-        effects = Effects(
+    def take(self) -> RaftEffects:
+        effects = RaftEffects(
             self.hard_state,
             self.truncate_to,
             self.append,
@@ -66,9 +66,9 @@ class Outbox:
 
 
 class QuorumState:
-    """What the parts of a node share.
+    """The state that the roles of a node share.
 
-    Invariant: `hard.epoch` never falls, an epoch has one vote and one leader. `replicas` is there
+    Invariant: `hard.epoch` never falls, an epoch has one vote and one leader. `replicas` is set
     exactly at a leader, `round` exactly at a prospective node and a candidate.
     """
 
@@ -89,17 +89,17 @@ class QuorumState:
         self.hard = hard
         self.log = log
         self.rng = rng
-        self.out = Outbox()
-        self.role = Role.UNATTACHED
-        # When the role is over, or has something to do; None if only others can end it.
+        self.out = EffectsBuilder()
+        self.role = RaftRole.UNATTACHED
+        # The deadline of the role's time-out; None if only requests or responses end the role.
         self.timer_ms: int | None = None
-        # When the role was entered or a round of votes began.
+        # The time at which the role was entered.
         self.since_ms = 0
         # Whether the leader that is followed has answered a fetch.
         self.heard_leader = False
-        self.replicas: Replicas | None = None
+        self.replicas: ProgressTracker | None = None
         self.round: VoteCount | None = None
-        # Everything before it is on disk.
+        # All records before this offset are on disk.
         self.flushed_offset = log.end_offset
         # A snapshot is made of committed records only.
         snapshot = log.snapshot
@@ -112,14 +112,14 @@ class QuorumState:
     @property
     def leader_id(self) -> int:
         """The leader of this epoch, if it is known and not in doubt."""
-        return self.hard.leader_id if self.role in (Role.FOLLOWER, Role.LEADER) else NOBODY
+        return self.hard.leader_id if self.role in (RaftRole.FOLLOWER, RaftRole.LEADER) else NOBODY
 
     @property
     def source_id(self) -> int:
-        """Whom to fetch from: the leader, also while it is in doubt. It may only be slow."""
-        if self.role is Role.PROSPECTIVE and self.hard.leader_id != self.node_id:
+        """The node to fetch from: the leader, also while it is in doubt, as it may only be slow."""
+        if self.role is RaftRole.PROSPECTIVE and self.hard.leader_id != self.node_id:
             return self.hard.leader_id
-        return self.leader_id if self.role is Role.FOLLOWER else NOBODY
+        return self.leader_id if self.role is RaftRole.FOLLOWER else NOBODY
 
     @property
     def is_voter(self) -> bool:
@@ -127,15 +127,18 @@ class QuorumState:
 
     @property
     def takes_part(self) -> bool:
-        """Whether elections may need this node.
+        """Whether elections may need this node: it is a voter, or its removal is not committed.
 
-        Also one whose removal is only in its own log: others may have to vote for it, to get it.
+        The removal may be in its own log only; the other voters then may have to elect it.
         """
         return self.history.may_include(self.node_id, self.high_watermark)
 
     @property
     def may_stand(self) -> bool:
-        """A voter without data may only found a cluster, and one that recovers not even that."""
+        """Whether this node may become a candidate.
+
+        A voter without data may only found a new cluster, a recovering voter not even that.
+        """
         may_found = self.log.end_offset == 0 and not self.hard.recovering
         return self.takes_part and (self.hard.may_vote or may_found)
 
@@ -144,12 +147,12 @@ class QuorumState:
         return tuple(voter for voter in self.history.ids if voter != self.node_id)
 
     def election_timeout(self) -> int:
-        """Up to twice the setting, at random, so that not all stand at once."""
+        """A random duration of up to twice the setting, so that not all nodes stand at once."""
         base = self.settings.election_timeout_ms
         return base + self.rng.randrange(base)
 
     def election_backoff(self) -> int:
-        """A pause before the next round, at random."""
+        """A random pause before the next round of votes."""
         return self.settings.retry_backoff_ms + self.rng.randrange(
             self.settings.election_backoff_max_ms
         )
@@ -179,28 +182,31 @@ class QuorumState:
             self.hard = self.out.hard_state = hard
 
     def enter_unattached(self, epoch: int, now_ms: int, wait_ms: int | None = None) -> None:
-        """Know the epoch and no leader; stand after `wait_ms`, or the election timeout."""
+        """Enter an epoch without a known leader; stand after `wait_ms`, or the election timeout."""
         self.set_hard(epoch=epoch)
-        self._enter(Role.UNATTACHED, now_ms)
+        self._enter(RaftRole.UNATTACHED, now_ms)
         if self.takes_part:
             self.timer_ms = now_ms + (self.election_timeout() if wait_ms is None else wait_ms)
 
     def enter_follower(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Follow; if the leader is silent for the fetch timeout, doubt it."""
+        """Follow a leader until it is silent for the fetch timeout."""
         assert leader_id not in (self.node_id, NOBODY)
         self.set_hard(epoch=epoch, leader_id=leader_id)
-        self._enter(Role.FOLLOWER, now_ms)
+        self._enter(RaftRole.FOLLOWER, now_ms)
         self.timer_ms = now_ms + self.settings.fetch_timeout_ms
 
     def enter_prospective(self, now_ms: int) -> None:
-        """Begin to ask whether one would be elected. It changes nothing that must be kept."""
-        self._enter(Role.PROSPECTIVE, now_ms)
+        """Begin a round of pre-votes, which changes no durable state."""
+        self._enter(RaftRole.PROSPECTIVE, now_ms)
         self._begin_round(now_ms)
 
     def enter_candidate(self, now_ms: int) -> None:
-        """Begin an election in the next epoch, with the own vote. As for who grants a vote."""
+        """Begin an election in the next epoch, with a vote for itself.
+
+        It may vote from now on even if it started without data, as a voter that grants a vote may.
+        """
         self.set_hard(epoch=self.epoch + 1, voted_for=self.node_id, may_vote=True)
-        self._enter(Role.CANDIDATE, now_ms)
+        self._enter(RaftRole.CANDIDATE, now_ms)
         self._begin_round(now_ms)
 
     def _begin_round(self, now_ms: int) -> None:
@@ -209,23 +215,23 @@ class QuorumState:
         self.timer_ms = now_ms + self.election_timeout()
 
     def enter_leader(self, now_ms: int) -> None:
-        """Lead from the end of the log on."""
-        assert self.role is Role.CANDIDATE and self.round is not None
+        """Begin to lead, after a won election."""
+        assert self.role is RaftRole.CANDIDATE and self.round is not None
         granting = self.round.granted
         self.set_hard(leader_id=self.node_id)
-        self._enter(Role.LEADER, now_ms)
+        self._enter(RaftRole.LEADER, now_ms)
         ids = self.history.ids
-        self.replicas = Replicas(self.node_id, ids, self.log.end_offset, now_ms)
+        self.replicas = ProgressTracker(self.node_id, ids, self.log.end_offset, now_ms)
         self.out.lead = Leadership(self.epoch, ids, granting)
 
     def enter_resigned(self, now_ms: int) -> None:
-        """Lead no more in an epoch that has no other leader; wait for the next one."""
+        """Stop leading, and wait for the next epoch: this epoch gets no other leader."""
         assert self.hard.leader_id == self.node_id
-        self._enter(Role.RESIGNED, now_ms)
+        self._enter(RaftRole.RESIGNED, now_ms)
         self.timer_ms = now_ms + self.election_timeout()
 
-    def _enter(self, role: Role, now_ms: int) -> None:
-        if self.role is Role.LEADER:
+    def _enter(self, role: RaftRole, now_ms: int) -> None:
+        if self.role is RaftRole.LEADER:
             self.out.wake_fetches = True
         self.role = role
         self.since_ms = now_ms
@@ -234,14 +240,14 @@ class QuorumState:
         self.replicas = None
         self.round = None
 
-    def forgive(self, stall_ms: int) -> None:
-        """Move the timer by a stall of this process."""
+    def extend_deadline(self, stall_ms: int) -> None:
+        """Postpone the role's deadline by the duration of a stall of this process."""
         if self.timer_ms is not None:
             self.timer_ms += stall_ms
 
     def advance(self, high_watermark: int) -> None:
-        """Raise the high watermark, not above the log's end; it never falls."""
+        """Raise the high watermark, at most to the log's end; it never falls."""
         offset = min(high_watermark, self.log.end_offset)
         if offset > self.high_watermark:
             self.high_watermark = offset
-            self.out.wake_fetches = self.out.wake_fetches or self.role is Role.LEADER
+            self.out.wake_fetches = self.out.wake_fetches or self.role is RaftRole.LEADER

@@ -1,7 +1,7 @@
-"""What a leader knows of the others: how far they are, and when they were last heard of.
+"""Progress of replicas, as the leader tracks it: end offsets, and times of the last fetches.
 
-Rule: only what a replica said in this epoch counts, and only after its position was checked: an
-offset in a log that has left ours says nothing.
+Rule: only a replica's fetches of this epoch count, and only after their position was checked: an
+offset in a log that diverges from the leader's means nothing.
 """
 
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from headrace.raft.messages import LOST_DIRECTORY_ID, UNKNOWN_OFFSET, ReplicaPro
 from headrace.raft.voters import held_by_majority, majority
 
 _NEVER = -1
-# Observers come and go; one that was silent for so long is forgotten, and there is a limit.
+# Observers come and go: those that were silent for so long are forgotten, and there is a limit.
 _OBSERVER_SESSION_MS = 300_000
 _OBSERVERS_MAX = 10_000
 
-# A fetch that arrives may have been sent before, so only the one after it was surely sent later.
+# The first fetch that arrives after an event may have been sent before it; the second was not.
 _CONFIRMING_FETCHES = 2
 
 
-class Replica:
+class TrackedReplica:
     """A voter or an observer, as seen by the leader.
 
-    `lost` is set while the replica says that it has lost its data, or never had any. Then it counts
-    for nothing: what it promised before is gone, and it may have promised it to a newer leader than
-    this one. It holds how often the voters had fetched when the replica was first seen so.
+    `lost` is set while the replica reports that it has lost its data, or never had any. Then it
+    does not count: the records that it acknowledged are gone, and it may have acknowledged them to
+    a newer leader. The value is the number of fetches of every replica when the loss was noticed.
     """
 
     __slots__ = (
@@ -59,10 +59,10 @@ class Replica:
         )
 
 
-class Replicas:
-    """The replicas of one reign.
+class ProgressTracker:
+    """The replicas of a leader in one epoch.
 
-    Invariant: a replica's `end_offset` was promised in this epoch, and its log up to there is a
+    Invariant: a replica's `end_offset` was acknowledged in this epoch, and its log up to there is a
     prefix of the leader's.
     """
 
@@ -73,26 +73,28 @@ class Replicas:
         self.epoch_start_offset = epoch_start_offset
         self._began_ms = now_ms
         self._voters = tuple(voters)
-        self._by_id: dict[int, Replica] = {}
+        self._by_id: dict[int, TrackedReplica] = {}
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The voters without the leader."""
+        """The ids of the voters without the leader."""
         return tuple(voter for voter in self._voters if voter != self.leader_id)
 
     def set_voters(self, voters: Iterable[int]) -> None:
         self._voters = tuple(voters)
 
-    def get(self, node_id: int) -> Replica | None:
+    def get(self, node_id: int) -> TrackedReplica | None:
         return self._by_id.get(node_id)
 
-    def heard(self, node_id: int, directory_id: bytes | None, now_ms: int) -> Replica | None:
-        """Note a sign of life. None if there are too many observers to note one more."""
+    def note_contact(
+        self, node_id: int, directory_id: bytes | None, now_ms: int
+    ) -> TrackedReplica | None:
+        """Note that a replica is alive; None if there are too many observers to add another."""
         replica = self._by_id.get(node_id)
         if replica is None:
             if node_id not in self._voters and not self._make_room(now_ms):
                 return None
-            replica = self._by_id[node_id] = Replica(node_id)
+            replica = self._by_id[node_id] = TrackedReplica(node_id)
         if directory_id is not None:
             replica.directory_id = directory_id
         replica.last_fetch_ms = now_ms
@@ -105,25 +107,25 @@ class Replicas:
         """Note a fetch whose position was checked."""
         previous = self._by_id.get(node_id)
         previous_ms = previous.last_fetch_ms if previous is not None else _NEVER
-        replica = self.heard(node_id, directory_id, now_ms)
+        replica = self.note_contact(node_id, directory_id, now_ms)
         if replica is None:
             return
         self._note_loss(replica, offset)
         if offset >= leader_end:
             replica.last_caught_up_ms = now_ms
         elif offset >= replica.last_fetch_leader_end > UNKNOWN_OFFSET:
-            # It has what there was when it fetched last, so it was caught up then.
+            # It has all records that the leader had at its last fetch: it was caught up then.
             replica.last_caught_up_ms = max(replica.last_caught_up_ms, previous_ms)
         replica.last_fetch_leader_end = leader_end
         replica.end_offset = offset
 
-    def _note_loss(self, replica: Replica, offset: int) -> None:
+    def _note_loss(self, replica: TrackedReplica, offset: int) -> None:
         if replica.directory_id != LOST_DIRECTORY_ID:
             replica.lost = None
             replica.founder = False
             return
         if self.epoch_start_offset == 0 and replica.end_offset <= 0 and replica.lost is None:
-            # The first epoch of a cluster: all begin without data, and somebody has to count.
+            # The first epoch of a cluster: all voters begin without data, and they must count.
             replica.founder = True
         elif offset < replica.end_offset:
             replica.founder = False
@@ -132,27 +134,27 @@ class Replicas:
             replica.lost = {node: known.fetches for node, known in self._by_id.items()}
 
     def is_founder(self, node_id: int) -> bool:
-        """Whether a voter without data is one that never had any."""
+        """Whether a voter without data is new, in a new cluster."""
         replica = self._by_id.get(node_id)
         return replica is not None and replica.founder
 
     @property
     def has_lost(self) -> bool:
-        """Whether some voter is without its data."""
+        """Whether a voter that has fetched is without its data."""
         return any(voter in self._by_id and not self._counts(voter) for voter in self.others)
 
     def is_confirmed(self, node_id: int) -> bool:
-        """Whether the high watermark may be told to this replica.
+        """Whether the high watermark may be sent to a replica without data.
 
-        One that has lost its data takes the high watermark as the mark from which on it may vote
-        again. So it must not learn it from a leader that was replaced without noticing: a majority
-        of the others has to fetch once more first.
+        A voter that has lost its data may vote again once it has reached the high watermark. So it
+        must not get that of a leader that was replaced without noticing: a majority of the other
+        voters has to fetch from this leader once more first.
         """
         if node_id not in self._voters:
             return True
         replica = self._by_id.get(node_id)
         if replica is None or replica.lost is None:
-            return False  # It is about to be noted.
+            return False  # Its loss of data is noted with its next fetch.
         confirming = sum(
             self._counts(voter)
             and self._by_id[voter].fetches >= replica.lost.get(voter, 0) + _CONFIRMING_FETCHES
@@ -171,10 +173,10 @@ class Replicas:
         )
 
     def committed(self, leader_flushed: int) -> int | None:
-        """The end of what a majority has on disk, if that includes a record of this epoch.
+        """The end offset that a majority has on disk, if a record of this epoch is before it.
 
-        Records of earlier epochs are committed only together with one of this epoch: a majority
-        that has them may still be outvoted by a log with a newer last epoch (Raft §5.4.2).
+        Records of earlier epochs are committed only together with a record of this epoch: a
+        candidate without them, whose last epoch is newer, could still win (Raft §5.4.2).
         """
         offset = held_by_majority(
             leader_flushed
@@ -187,11 +189,11 @@ class Replicas:
         return offset if offset > self.epoch_start_offset else None
 
     def silent_at_ms(self, timeout_ms: int) -> int | None:
-        """When a majority will have been silent for `timeout_ms`; None if the leader is one."""
+        """The time at which no majority fetched within `timeout_ms`; None for a lone voter."""
         needed = majority(len(self._voters)) - self._leader_votes
         if needed <= 0:
             return None
-        heard = sorted(
+        fetch_times = sorted(
             (
                 max(self._by_id[voter].last_fetch_ms, self._began_ms)
                 if self._counts(voter)
@@ -200,10 +202,10 @@ class Replicas:
             ),
             reverse=True,
         )
-        return heard[needed - 1] + timeout_ms
+        return fetch_times[needed - 1] + timeout_ms
 
     def is_caught_up(self, node_id: int, now_ms: int, within_ms: int) -> bool:
-        """Whether a replica had all records a moment ago and has its data."""
+        """Whether a replica had all records within the last `within_ms` and has its data."""
         replica = self._by_id.get(node_id)
         return (
             replica is not None
@@ -213,7 +215,7 @@ class Replicas:
         )
 
     def successors(self) -> tuple[int, ...]:
-        """The other voters, the one with the most records first."""
+        """The other voters, in the order of their end offsets, the largest first."""
 
         def rank(node_id: int) -> tuple[int, int]:
             return (-self._by_id[node_id].end_offset if self._counts(node_id) else 1, node_id)
@@ -221,8 +223,10 @@ class Replicas:
         return tuple(sorted(self.others, key=rank))
 
     def values(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
-        """The other voters and the observers, by node id."""
-        voters = [(self._by_id.get(voter) or Replica(voter)).value() for voter in self.others]
+        """The progress of the other voters and of the observers, by node id."""
+        voters = [
+            (self._by_id.get(voter) or TrackedReplica(voter)).value() for voter in self.others
+        ]
         observers = [
             replica.value()
             for node_id, replica in sorted(self._by_id.items())

@@ -1,4 +1,4 @@
-"""Who votes (KIP-853), how many are a majority, and what a majority has."""
+"""The set of voters and its history (KIP-853), majorities, and counts of votes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,20 +6,20 @@ from headrace.raft.messages import UNKNOWN_OFFSET, Voter, Voters
 
 
 def majority(count: int) -> int:
-    """How many of `count` voters are more than half."""
+    """The smallest number of voters that is more than half of `count`."""
     return count // 2 + 1
 
 
 def held_by_majority(values: Iterable[int]) -> int:
-    """The largest value that more than half of the voters have reached. One value per voter."""
+    """The largest value that a majority has reached; `values` has one for each voter."""
     ordered = sorted(values, reverse=True)
     return ordered[majority(len(ordered)) - 1]
 
 
 class VoteCount:
-    """Votes in one round, by voter.
+    """The votes of a round.
 
-    Invariant: the first answer of a voter stands, and only voters of the round count.
+    Invariant: the first response of a voter stands, and only voters of the round count.
     """
 
     __slots__ = ("_granted", "_refused", "_voters")
@@ -30,17 +30,17 @@ class VoteCount:
         self._refused: set[int] = set()
 
     def count(self, voter: int, *, granted: bool) -> None:
-        """Note an answer. One that will never come is a refusal."""
+        """Count a voter's response; a response that will never come counts as a refusal."""
         if voter in self._voters and voter not in self._granted | self._refused:
             (self._granted if granted else self._refused).add(voter)
 
     @property
     def granted(self) -> tuple[int, ...]:
-        """Who voted for us, by id."""
+        """The ids of the voters that granted their vote, in order."""
         return tuple(sorted(self._granted))
 
     def refused_by(self, voter: int) -> bool:
-        """Whether that voter said no already."""
+        """Whether a voter has refused its vote."""
         return voter in self._refused
 
     @property
@@ -49,16 +49,16 @@ class VoteCount:
 
     @property
     def lost(self) -> bool:
-        """Whether it cannot be won any more."""
+        """Whether the round cannot be won any more."""
         return len(self._voters) - len(self._refused) < majority(len(self._voters))
 
 
 class VoterHistory:
-    """The voters as of every VotersRecord in the log, on top of the configured ones.
+    """The configured voters, and those of every VotersRecord in the log.
 
     Invariant: offsets rise. The last entry is in effect whether it is committed or not: that is
-    safe because two sets that follow each other differ by one voter, so that their majorities
-    overlap (Raft dissertation §4.1). Truncating the log takes an entry back.
+    safe because successive sets differ by one voter, so that their majorities overlap (Raft
+    dissertation §4.1). Truncating the log removes entries.
     """
 
     __slots__ = ("_by_id", "_entries")
@@ -77,19 +77,19 @@ class VoterHistory:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Their node ids, in order."""
+        """The node ids of the voters in effect, in order."""
         return tuple(self._by_id)
 
     @property
     def offset(self) -> int:
-        """Where the record of the voters in effect is; -1 if they are the configured ones."""
+        """The offset of the VotersRecord in effect; -1 if the configured voters are in effect."""
         return self._entries[-1][0]
 
     def __contains__(self, node_id: int) -> bool:
         return node_id in self._by_id
 
     def may_include(self, node_id: int, high_watermark: int) -> bool:
-        """Whether a node is a voter, or was one before a record that may not be committed."""
+        """Whether a node is a voter, or was before a VotersRecord that may not be committed."""
         return any(
             any(voter.node_id == node_id for voter in voters)
             for voters in self._since(high_watermark)
@@ -109,15 +109,15 @@ class VoterHistory:
         self._changed()
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the records at and after `end_offset`."""
+        """Forget the VotersRecords at and after `end_offset`."""
         while self._entries[-1][0] >= end_offset:
             self._entries.pop()
         self._changed()
 
     def restart(self, offset: int, voters: Voters | None) -> None:
-        """Begin again with the voters of a snapshot that ends at `offset`.
+        """Replace the history by the voters of a snapshot that ends at `offset`.
 
-        A snapshot without voters was made while the configured ones were in effect.
+        A snapshot without voters was made while the configured voters were in effect.
         """
         del self._entries[1:]
         if voters is not None:

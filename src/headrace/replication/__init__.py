@@ -1,4 +1,4 @@
-"""How a partition's replicas agree: who is in sync, how far records are committed, where logs part.
+"""Replication of a partition: ISR, high watermark, and truncation of diverged logs.
 
-Rule: pure. Offsets, epochs and the time go in, decisions come out.
+Rule: sans-IO. Offsets, epochs and the time are arguments, decisions are results.
 """

@@ -1,9 +1,9 @@
-"""A follower: what it asks its leader next, in an incremental session, and what answers mean.
+"""The follower's side of a partition: fetch sessions, and decisions about fetch responses.
 
-Rule: a follower's log is cut where its leader epochs part from the leader's (KIP-101, KIP-595) and
-never at the high watermark: what lies above that may be committed without the follower having heard
-of it. Nor is it cut below the high watermark, unless an unclean election gave up committed records:
-else it is the leader that has lost some.
+Rule: a follower's log is truncated where its leader epochs diverge from the leader's (KIP-101,
+KIP-595) and never at the high watermark: records above the follower's high watermark may be
+committed. Nor is it truncated below the high watermark, unless an unclean election gave up
+committed records: otherwise it is the leader that has lost some.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,8 +24,8 @@ from headrace.protocol.messages.fetch import (
 
 # The fetcher's side of an incremental fetch session (KIP-227).
 #
-# Pure bookkeeping: a partition is named once and then only when something about it changes, so a
-# round over a thousand idle partitions costs next to nothing.
+# A partition is in a request once, and then only when something about it changes, so a fetch of a
+# thousand idle partitions costs next to nothing.
 
 
 _NO_SESSION = 0
@@ -42,34 +42,34 @@ _SESSION_ERRORS = frozenset(
 
 
 class PartitionKey(NamedTuple):
-    """A partition of one topic, which another topic of the same name does not have."""
+    """A partition by its topic's id, which a topic created later under that name does not have."""
 
     topic_id: bytes
     partition: int
 
 
-class Wanted(NamedTuple):
-    """One partition of a fetch: its topic's name, and what is asked of it."""
+class FollowerFetch(NamedTuple):
+    """A partition to fetch: its topic's name, and its entry in the fetch request."""
 
     topic: str
     partition: FetchPartition
 
 
-class FetchSession:
-    """What one leader is asked for again and again, one request at a time.
+class FollowerFetchSession:
+    """An incremental fetch session with one leader, which has one request at a time in flight.
 
-    Invariant: while a session is open the leader knows the partitions of `_told`, and `_changed`
-    and `_forgotten` are how they differ from `_wanted`. A session that is not `kept` names every
-    partition in every request and leaves nothing behind at the leader.
+    Invariant: while a session is open, the leader's copy of it has the partitions of `_sent`, and
+    `_changed` and `_forgotten` are the differences from `_wanted`. A session that is not `kept`
+    names every partition in every request, and the leader stores nothing of it.
     """
 
     def __init__(self, *, kept: bool = True) -> None:
         self._kept = kept
         self._session_id = _NO_SESSION
         self._epoch = _FULL_EPOCH
-        self._wanted: dict[PartitionKey, Wanted] = {}
-        self._told: set[PartitionKey] = set()
-        # Dictionaries for their order: a simulated run has to be the same every time.
+        self._wanted: dict[PartitionKey, FollowerFetch] = {}
+        self._sent: set[PartitionKey] = set()
+        # Dictionaries for their order: every replay of a simulation has to be the same.
         self._changed: dict[PartitionKey, None] = {}
         self._forgotten: dict[PartitionKey, str] = {}
 
@@ -77,41 +77,41 @@ class FetchSession:
         return len(self._wanted)
 
     def want(self, key: PartitionKey, topic: str, partition: FetchPartition) -> None:
-        """Ask for a partition, or ask for something else of it, from the next request on."""
-        self._wanted[key] = Wanted(topic, partition)
+        """Fetch a partition, or fetch it from another offset, from the next request on."""
+        self._wanted[key] = FollowerFetch(topic, partition)
         self._changed[key] = None
         self._forgotten.pop(key, None)
 
     def drop(self, key: PartitionKey) -> None:
-        """Ask for a partition no more."""
+        """Remove a partition from the session."""
         wanted = self._wanted.pop(key, None)
         if wanted is None:
             return
         self._changed.pop(key, None)
-        if key in self._told:
+        if key in self._sent:
             self._forgotten[key] = wanted.topic
 
     def is_current(self, key: PartitionKey) -> bool:
-        """Whether the last request asked of a partition what is wanted of it now."""
+        """Whether the last request fetched a partition from the offset that is wanted now."""
         return key in self._wanted and key not in self._changed
 
     def fill(self, request: FetchRequest) -> None:
-        """Put into a request what the leader must be told; `accept` or `restart` follows."""
+        """Set the session fields and partitions of a request; `accept` or `restart` follows."""
         request.session_id = self._session_id
         request.session_epoch = self._epoch if self._kept else _SESSIONLESS_EPOCH
         if self._epoch == _FULL_EPOCH:
             request.topics = self._topics(self._wanted)
-            self._told = set(self._wanted)
+            self._sent = set(self._wanted)
         else:
             request.topics = self._topics(self._changed)
             request.forgotten_topics_data = _forgotten_topics(self._forgotten)
-            self._told.update(self._changed)
-            self._told.difference_update(self._forgotten)
+            self._sent.update(self._changed)
+            self._sent.difference_update(self._forgotten)
         self._changed.clear()
         self._forgotten.clear()
 
     def accept(self, response: FetchResponse) -> bool:
-        """Whether the partitions of an answer can be used; if not, the next request names all."""
+        """Whether the partitions of a response can be used; if not, the next request names all."""
         if response.error_code:
             if response.error_code in _SESSION_ERRORS:
                 self._session_id = _NO_SESSION
@@ -125,9 +125,9 @@ class FetchSession:
         return True
 
     def restart(self) -> None:
-        """Name every partition in the next request, which also ends the session there was."""
+        """Name every partition in the next request, which also ends the current session."""
         self._epoch = _FULL_EPOCH
-        self._told.clear()
+        self._sent.clear()
         self._changed.clear()
         self._forgotten.clear()
 
@@ -153,7 +153,7 @@ def _forgotten_topics(keys: dict[PartitionKey, str]) -> list[ForgottenTopic]:
 
 
 class FollowedLog(Protocol):
-    """What there is to know of a follower's log."""
+    """A follower's log, as far as decisions about fetch responses need it."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -164,21 +164,21 @@ class FollowedLog(Protocol):
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]: ...
 
 
-class Position(NamedTuple):
-    """Where a follower's log ends, and so where its next fetch begins."""
+class FetchPosition(NamedTuple):
+    """The end of a follower's log, which is where its next fetch begins."""
 
     fetch_offset: int
     last_fetched_epoch: int
     log_start_offset: int
 
 
-def position_of(log: FollowedLog) -> Position:
-    """The position after all that a log has."""
-    return Position(log.log_end_offset, log.latest_epoch, log.log_start_offset)
+def position_of(log: FollowedLog) -> FetchPosition:
+    """The position at the end of a log."""
+    return FetchPosition(log.log_end_offset, log.latest_epoch, log.log_start_offset)
 
 
-class Act(Enum):
-    """What is to be done after an answer."""
+class FetchAction(Enum):
+    """The action of a follower after a fetch response."""
 
     APPEND = "append the records, and take over the leader's high watermark and log start"
     TRUNCATE = "remove what lies at or after an offset, then fetch again"
@@ -189,40 +189,40 @@ class Act(Enum):
     KEEP = "remove nothing and give up: the leader lacks records that are committed"
 
 
-class Verdict(NamedTuple):
-    """An act, and the offset for those that need one.
+class FetchDecision(NamedTuple):
+    """An action, with the offset to truncate to or to restart at.
 
-    `leader_end_offset` is up to where the leader has records of the epochs that both may share.
+    `leader_end_offset` is where the leader's records of the epochs that both logs may share end.
     """
 
-    act: Act
+    act: FetchAction
     offset: int = -1
     leader_end_offset: int = -1
 
 
-def judge(answer: PartitionData, log: FollowedLog) -> Verdict:
-    """What one partition of an answer means for the log that was fetched for."""
+def decide(answer: PartitionData, log: FollowedLog) -> FetchDecision:
+    """The action that a partition's fetch response asks of the follower's log."""
     if answer.error_code == ErrorCode.NONE:
         diverging = answer.diverging_epoch
         if diverging.end_offset < 0:
-            return Verdict(Act.APPEND)
+            return FetchDecision(FetchAction.APPEND)
         end_offset = diverging.end_offset
         cut = truncation_offset(log, diverging.epoch, end_offset)
-        return Verdict(Act.TRUNCATE, cut, end_offset)
+        return FetchDecision(FetchAction.TRUNCATE, cut, end_offset)
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return Verdict(Act.LOCATE)
+        return FetchDecision(FetchAction.LOCATE)
     if answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
-        return Verdict(Act.GIVE_UP)
-    # The leader does not know yet that it leads or has the topic, no longer does, or has trouble
-    # with its disk: all of that passes, or new metadata names another leader.
-    return Verdict(Act.RETRY)
+        return FetchDecision(FetchAction.GIVE_UP)
+    # The broker does not know yet that it leads or has the topic, does not lead any more, or has
+    # trouble with its disk: all of that passes, or new metadata names another leader.
+    return FetchDecision(FetchAction.RETRY)
 
 
 def truncation_offset(log: FollowedLog, epoch: int, end_offset: int) -> int:
-    """Where to cut a log whose leader says that `epoch` ended at `end_offset`.
+    """The offset to truncate a log to whose leader says that `epoch` ended at `end_offset`.
 
-    If the log does not have that epoch, what it has of the next older one may still be too much;
-    the fetch that follows finds out.
+    If the log does not have that epoch, its records of the next older epoch may still diverge; the
+    response to the next fetch says so.
     """
     cut = min(end_offset, log.log_end_offset)
     if epoch < 0:
@@ -231,72 +231,74 @@ def truncation_offset(log: FollowedLog, epoch: int, end_offset: int) -> int:
     return cut if own_end_offset < 0 else min(cut, own_end_offset)
 
 
-def relocate(log: FollowedLog, leader_start_offset: int, leader_end_offset: int) -> Verdict:
-    """What to do with a log that ends where the leader's has nothing, before or after it."""
+def decide_out_of_range(
+    log: FollowedLog, leader_start_offset: int, leader_end_offset: int
+) -> FetchDecision:
+    """The action for a log whose end offset is out of the range of the leader's log."""
     if leader_start_offset > log.log_end_offset:
-        return Verdict(Act.RESTART, leader_start_offset)
+        return FetchDecision(FetchAction.RESTART, leader_start_offset)
     if leader_end_offset < log.log_end_offset:
-        return Verdict(Act.TRUNCATE, leader_end_offset, leader_end_offset)
-    return Verdict(Act.RETRY)
+        return FetchDecision(FetchAction.TRUNCATE, leader_end_offset, leader_end_offset)
+    return FetchDecision(FetchAction.RETRY)
 
 
-def protect(
-    verdict: Verdict, high_watermark: int, *, is_compacted: bool, may_lose_committed: bool
-) -> Verdict:
-    """The verdict, or to keep everything if it would remove records that are committed.
+def protect_committed(
+    verdict: FetchDecision, high_watermark: int, *, is_compacted: bool, may_lose_committed: bool
+) -> FetchDecision:
+    """The given verdict, or `FetchAction.KEEP` if it would remove committed records.
 
-    Compaction may have left the leader without a record, and so without any trace, of an epoch that
-    the follower has; then what the follower has of it is fetched again, compacted, if the leader's
-    log reaches that far at all.
+    Compaction may have removed all records of an epoch from the leader's log, and with them its
+    entry for the epoch. The follower then truncates its records of that epoch and fetches them
+    again, compacted, provided that the leader's log reaches as far as the high watermark.
     """
-    if verdict.act is not Act.TRUNCATE or may_lose_committed:
+    if verdict.act is not FetchAction.TRUNCATE or may_lose_committed:
         return verdict
     kept_offset = verdict.leader_end_offset if is_compacted else verdict.offset
-    return verdict if kept_offset >= high_watermark else verdict._replace(act=Act.KEEP)
+    return verdict if kept_offset >= high_watermark else verdict._replace(act=FetchAction.KEEP)
 
 
 @dataclass(slots=True)
-class Followed:
-    """One partition that is fetched. `delayed_until` is when it is asked for again."""
+class FollowedPartition:
+    """The state of a fetched partition. Before `delayed_until` it is left out of requests."""
 
     key: PartitionKey
     topic: str
     leader_epoch: int
-    position: Position
+    position: FetchPosition
     bytes_max: int
     delayed_until: float | None = None
     given_up: bool = False
 
 
-class Answered(NamedTuple):
-    """One partition of an answer that can be used."""
+class AnsweredPartition(NamedTuple):
+    """A partition of a fetch response, with the state of the fetched partition."""
 
-    followed: Followed
+    followed: FollowedPartition
     data: PartitionData
 
 
-class Follower:
-    """The partitions that are fetched from one leader, one request at a time.
+class FollowerState:
+    """The partitions that are fetched from one leader, with one request at a time in flight.
 
     Invariant: the session wants exactly the partitions that are neither delayed nor given up.
     """
 
-    def __init__(self, session: FetchSession | None = None) -> None:
-        self._session = FetchSession() if session is None else session
-        self._partitions: dict[PartitionKey, Followed] = {}
+    def __init__(self, session: FollowerFetchSession | None = None) -> None:
+        self._session = FollowerFetchSession() if session is None else session
+        self._partitions: dict[PartitionKey, FollowedPartition] = {}
         self._delayed: list[tuple[float, int, PartitionKey]] = []
         self._delay_count = 0
 
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def __iter__(self) -> Iterator[Followed]:
+    def __iter__(self) -> Iterator[FollowedPartition]:
         return iter(tuple(self._partitions.values()))
 
-    def get(self, key: PartitionKey) -> Followed | None:
+    def get(self, key: PartitionKey) -> FollowedPartition | None:
         return self._partitions.get(key)
 
-    def add(self, followed: Followed) -> None:
+    def add(self, followed: FollowedPartition) -> None:
         """Fetch a partition, or fetch it in a newer leader epoch."""
         self._partitions[followed.key] = followed
         if followed.given_up:
@@ -306,13 +308,13 @@ class Follower:
         else:
             self._want(followed)
 
-    def remove(self, key: PartitionKey) -> Followed | None:
-        """Fetch a partition no more; an answer that is on its way is not used."""
+    def remove(self, key: PartitionKey) -> FollowedPartition | None:
+        """Stop fetching a partition; the response to a request in flight is not used for it."""
         self._session.drop(key)
         return self._partitions.pop(key, None)
 
-    def moved(self, key: PartitionKey, position: Position) -> None:
-        """The log has grown or was cut: fetch from its new end."""
+    def moved(self, key: PartitionKey, position: FetchPosition) -> None:
+        """Fetch from the new end of a log that has grown or was truncated."""
         followed = self._partitions.get(key)
         if followed is not None and followed.position != position:
             followed.position = position
@@ -339,7 +341,7 @@ class Follower:
 
     @property
     def delayed(self) -> list[PartitionKey]:
-        """The partitions that are left out for a while."""
+        """The partitions that are left out of requests until a time."""
         return [key for until, _, key in self._delayed if self._is_delayed(key, until)]
 
     def _is_delayed(self, key: PartitionKey, until: float) -> bool:
@@ -348,7 +350,7 @@ class Follower:
 
     @property
     def due(self) -> float | None:
-        """When a delayed partition may be asked for again."""
+        """The time at which the next delayed partition may be fetched; None if none is delayed."""
         while self._delayed:
             until, _, key = self._delayed[0]
             if self._is_delayed(key, until):
@@ -357,7 +359,7 @@ class Follower:
         return None
 
     def fill(self, request: FetchRequest, now: float) -> bool:
-        """Put what is wanted into a request; False if that is nothing at all."""
+        """Put the partitions that are due into a request; False if there are none."""
         while self._delayed and self._delayed[0][0] <= now:
             until, _, key = heappop(self._delayed)
             if self._is_delayed(key, until):
@@ -369,26 +371,27 @@ class Follower:
         self._session.fill(request)
         return True
 
-    def answered(self, response: FetchResponse) -> Iterator[Answered] | None:
-        """The partitions of an answer that still want it; None if all must be asked for again.
+    def answered(self, response: FetchResponse) -> Iterator[AnsweredPartition] | None:
+        """The partitions of a response that are still current; None if all must be fetched again.
 
-        Whether one does is found out when its turn comes.
+        Each partition is checked only when the iterator reaches it.
         """
         return self._current(response) if self._session.accept(response) else None
 
-    def _current(self, response: FetchResponse) -> Iterator[Answered]:
+    def _current(self, response: FetchResponse) -> Iterator[AnsweredPartition]:
         for topic in response.responses:
             for data in topic.partitions:
                 key = PartitionKey(topic.topic_id, data.partition_index)
-                # What was removed, added again or cut since then must not get what it asked before.
+                # A partition that was removed, added again or truncated since the request must not
+                # get the records of its earlier offset.
                 if self._session.is_current(key):
-                    yield Answered(self._partitions[key], data)
+                    yield AnsweredPartition(self._partitions[key], data)
 
     def failed(self) -> None:
-        """The request had no answer: nothing is known of the session."""
+        """Begin a new session, because a request had no response."""
         self._session.restart()
 
-    def _want(self, followed: Followed) -> None:
+    def _want(self, followed: FollowedPartition) -> None:
         position = followed.position
         partition = FetchPartition(
             partition=followed.key.partition,

@@ -1,19 +1,20 @@
-"""What a log that a start finds under the name of a partition is to the topic of that name.
+"""Ownership of logs found at startup: whether a log belongs to the topic of its name.
 
-Rule: an id that was damaged is told from one of another topic. Ids are random, so two topics never
-have ids that agree in nearly all characters; one flipped bit in `partition.metadata` changes one.
+Rule: a damaged topic id is distinguished from the id of another topic. Ids are random, so the ids
+of two topics never agree in nearly all characters, while a flipped bit in `partition.metadata`
+changes a single character.
 """
 
 from enum import Enum
 
 from headrace.types import uuid_text
 
-# Of 22 characters. Two random ids agree in so many with a probability of about 10 to the -29.
+# Of 22 characters. Two random ids differ in so few with a probability of about 10 to the -29.
 _DAMAGED_CHARACTERS_MAX = 4
 
 
-class Ownership(Enum):
-    """Whose a log is."""
+class LogOwnership(Enum):
+    """The relation of a log to the topic of its name."""
 
     OWN = "the id is that of the topic"
     DAMAGED_ID = (
@@ -25,16 +26,17 @@ class Ownership(Enum):
 
 def ownership(
     found_id: bytes | None, latest_epoch: int, topic_id: bytes, leader_epoch: int
-) -> Ownership:
-    """Whose a log is that says `found_id` (None if unreadable) and was last written in an epoch.
+) -> LogOwnership:
+    """The ownership of a log whose `partition.metadata` has `found_id` (None if unreadable).
 
-    `leader_epoch` is the newest of the topic's partition: nobody can have written in a later one.
+    `latest_epoch` is the newest leader epoch in the log, `leader_epoch` that of the topic's
+    partition in the metadata: no leader of the partition has written in a later epoch.
     """
     if found_id == topic_id:
-        return Ownership.OWN
+        return LogOwnership.OWN
     if found_id is not None and not _is_nearly(found_id, topic_id):
-        return Ownership.FOREIGN
-    return Ownership.DAMAGED_ID if latest_epoch <= leader_epoch else Ownership.DOUBTFUL
+        return LogOwnership.FOREIGN
+    return LogOwnership.DAMAGED_ID if latest_epoch <= leader_epoch else LogOwnership.DOUBTFUL
 
 
 def _is_nearly(found_id: bytes, topic_id: bytes) -> bool:

@@ -1,11 +1,11 @@
 """The high watermark of a replica, and the leader's side of a partition, which computes it.
 
 A record is committed once every replica has it that could become leader. Those are the in-sync
-replicas (ISR) of the metadata log, and, as long as the outcome of a change that the leader proposed
-is unknown, those of the change too: the *maximal* ISR. A follower that is about to join is waited
-for as well, or under load it would always be a little behind. With fewer in sync than
-`min.insync.replicas` nothing more is committed (KIP-966): a record that so few have must not be
-taken for safe.
+replicas (ISR) of the metadata log and, while the outcome of an ISR change that the leader proposed
+is unknown, the replicas that the change adds: the *maximal* ISR. The high watermark also waits for
+a follower that is about to join, or under load it would always be a little behind. With fewer in
+sync than `min.insync.replicas` nothing more is committed (KIP-966): a record that so few replicas
+have is not safe.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ OFFSET_MAX = 2**63 - 1
 NO_EPOCH = -1
 
 _NEVER = -(2**62)
-# A member of the ISR that could not join it now has so long to have everything again.
+# The lag allowed to a member of the ISR that `MayJoin` would not admit now.
 _GRACE_MS = 1000
 
 MayJoin = Callable[[int, int], bool]
@@ -26,7 +26,7 @@ MayJoin = Callable[[int, int], bool]
 
 
 class HighWatermark:
-    """How far a replica knows records to be committed, through all its roles.
+    """The offset below which a replica knows records to be committed, as leader and follower.
 
     Invariant: log start offset <= `offset` <= log end offset; only `truncated` lowers it.
     """
@@ -34,11 +34,11 @@ class HighWatermark:
     __slots__ = ("offset",)
 
     def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
-        """What a checkpoint says, as far as the log that was found bears it out."""
+        """Take the offset of a checkpoint, limited to the range of the log."""
         self.offset = max(min(offset, log_end_offset), log_start_offset)
 
     def advance(self, offset: int, log_end_offset: int) -> bool:
-        """Take records below `offset` for committed, as far as they are here; whether any were."""
+        """Raise the high watermark to `offset`, at most to the log's end; whether it moved."""
         if offset > log_end_offset:
             return self.advance(log_end_offset, log_end_offset)
         if offset <= self.offset:
@@ -47,23 +47,24 @@ class HighWatermark:
         return True
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Follow the log, which hides what is below; only committed records are given up so."""
+        """Follow a new log start offset; only committed records are deleted that way."""
         self.offset = max(self.offset, log_start_offset)
 
     def truncated(self, log_end_offset: int) -> int:
-        """Follow a log that was cut; how many committed offsets went with that.
+        """Follow a truncation of the log; return how many committed offsets were lost.
 
-        Unclean elections alone make that more than none.
+        Committed offsets are lost only after unclean elections.
         """
         lost = max(self.offset - log_end_offset, 0)
         self.offset -= lost
         return lost
 
 
-class Follower:
-    """What the leader knows of one follower.
+class FollowerProgress:
+    """The progress of a follower, as the leader knows it.
 
-    `log_end_offset` is -1 until it has fetched; `caught_up_ms` is when it last had all there was.
+    `log_end_offset` is -1 until it has fetched; `caught_up_ms` is the last time at which it had all
+    records of the leader.
     """
 
     __slots__ = (
@@ -86,15 +87,15 @@ class Follower:
         self.leader_end_offset = NO_OFFSET
 
     def is_in_sync(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether it has everything, or had not long ago."""
+        """Whether it has all records of the leader, or had within `lag_time_max_ms`."""
         return (
             self.log_end_offset == leader_end_offset
             or now_ms - self.caught_up_ms <= lag_time_max_ms
         )
 
 
-class Proposal(NamedTuple):
-    """An ISR to ask the controller for, in the place of the one of `partition_epoch`."""
+class IsrProposal(NamedTuple):
+    """An ISR that the leader asks the controller for, to replace that of `partition_epoch`."""
 
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]
@@ -103,9 +104,10 @@ class Proposal(NamedTuple):
 
 
 class LeaderState:
-    """One leadership of one partition, which advances the high watermark of the leader's replica.
+    """The leader's state of a partition in one leader epoch; it advances the high watermark.
 
-    A single replica is a leader without followers. What may commit records says whether it did.
+    A single replica is a leader without followers. Methods that may commit records return whether
+    the high watermark moved.
 
     Invariants: every member of the maximal ISR has all records below the high watermark, as far as
     it has fetched in this leadership; `joining` and the maximal ISR are disjoint.
@@ -154,24 +156,24 @@ class LeaderState:
         self.log_end_offset = log_end_offset
         self.persisted_offset = persisted_offset
         self.high_watermark = high_watermark
-        self.pending: Proposal | None = None
+        self.pending: IsrProposal | None = None
         self.joining: set[int] = set()
-        # A member is given the benefit of the doubt: it has the usual time to be heard of.
+        # A member of the ISR counts as caught up now: it has the usual time for its first fetch.
         self.followers = {
-            one: Follower(one, now_ms if one in self.isr else _NEVER)
-            for one in self.replicas
-            if one != node_id
+            broker_id: FollowerProgress(broker_id, now_ms if broker_id in self.isr else _NEVER)
+            for broker_id in self.replicas
+            if broker_id != node_id
         }
-        # Replicas whose brokers live and cannot read their logs.
+        # Replicas whose brokers are alive and cannot read their logs.
         self._lost = frozenset(lost_replicas)
-        self._counted: tuple[Follower, ...] = ()
-        # Whether `min.insync.replicas` are in sync, or all if there are fewer replicas.
+        self._counted: tuple[FollowerProgress, ...] = ()
+        # Whether `min.insync.replicas` replicas are in sync, or all if there are fewer.
         self._has_enough = True
         self._min_insync_replicas = min_insync_replicas
         self._recount()
 
-    def require(self, min_insync_replicas: int) -> bool:
-        """Follow a change of `min.insync.replicas`; whether the high watermark moved."""
+    def set_min_insync_replicas(self, min_insync_replicas: int) -> bool:
+        """Apply a change of `min.insync.replicas`; whether the high watermark moved."""
         self._min_insync_replicas = min_insync_replicas
         self._recount()
         return self._advance()
@@ -181,30 +183,31 @@ class LeaderState:
         """The ISR and, while a proposal is in flight, the members that it adds."""
         if self.pending is None:
             return self.isr
-        return (*self.isr, *(one for one in self.pending.isr if one not in self.isr))
+        added = (broker_id for broker_id in self.pending.isr if broker_id not in self.isr)
+        return (*self.isr, *added)
 
     @property
     def has_outsiders(self) -> bool:
-        """Whether a replica is not in sync, so that a fetch of it may change the ISR."""
+        """Whether a replica is outside the ISR, so that its fetch may change the ISR."""
         return len(self.isr) < len(self.replicas)
 
     @property
     def low_watermark(self) -> int:
-        """The offset from which on at least one replica that counts keeps records; -1 if unknown.
+        """The lowest log start offset of the followers that must have a record; -1 if unknown.
 
-        The leader itself is left out, and a lone one has no such offset.
+        The leader itself is left out; OFFSET_MAX if there are no such followers.
         """
-        return min((one.log_start_offset for one in self._counted), default=OFFSET_MAX)
+        return min((follower.log_start_offset for follower in self._counted), default=OFFSET_MAX)
 
     def appended(self, end_offset: int, now_ms: int) -> None:
-        """Note that the leader wrote. A follower that had everything was caught up until now."""
+        """Note an append of the leader. A follower that had all records was caught up until now."""
         for follower in self.followers.values():
             if follower.log_end_offset == self.log_end_offset:
                 follower.caught_up_ms = now_ms
         self.log_end_offset = end_offset
 
     def persisted(self, end_offset: int) -> bool:
-        """Note up to where the leader's own copy counts; whether the high watermark moved."""
+        """Note the end of the leader's records that count; whether the high watermark moved."""
         self.persisted_offset = end_offset
         return self._advance()
 
@@ -219,14 +222,14 @@ class LeaderState:
     ) -> bool:
         """Note a follower's fetch: it has all below `offset`; whether the high watermark moved.
 
-        KafkaError for one that is no replica, or of an incarnation that has a successor (KIP-903).
+        KafkaError for a broker that is no replica, or that was restarted since (KIP-903).
         """
         follower = self.follower(broker_id, broker_epoch)
         caught_up = True
         if offset >= self.log_end_offset:
             follower.caught_up_ms = now_ms
         elif offset >= follower.leader_end_offset != NO_OFFSET:
-            # It has what there was when it asked the last time: it was caught up then.
+            # It has all records that the leader had at its last fetch: it was caught up then.
             follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
         else:
             caught_up = False
@@ -241,11 +244,11 @@ class LeaderState:
                 self._recount()
         return self._advance()
 
-    def follower(self, broker_id: int, broker_epoch: int) -> Follower:
-        """The follower that fetches; KafkaError if it should not."""
+    def follower(self, broker_id: int, broker_epoch: int) -> FollowerProgress:
+        """The state of the follower that fetches; KafkaError if it is no replica or outdated."""
         follower = self.followers.get(broker_id)
         if follower is None:
-            # A reassignment may have added it, and this node has not heard of that yet.
+            # A reassignment may have added it in metadata that this node does not have yet.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is not known as a replica"
             )
@@ -257,39 +260,50 @@ class LeaderState:
         return follower
 
     def can_grow(self) -> bool:
-        """Whether a follower has come so far that it can be proposed as a member."""
+        """Whether a follower has caught up enough to be proposed as a member of the ISR."""
         return (
             bool(self.joining)
             and self.pending is None
-            and any(self._has_arrived(self.followers[one]) for one in self.joining)
+            and any(self._has_arrived(self.followers[broker_id]) for broker_id in self.joining)
         )
 
     def propose(
         self, now_ms: int, lag_time_max_ms: int, own_epoch: int, may_join: MayJoin
-    ) -> Proposal | None:
-        """The ISR to ask for now, if another one is due. It is in flight from then on.
+    ) -> IsrProposal | None:
+        """The ISR to ask the controller for, if it differs from the current; in flight from now on.
 
-        Who lags for longer than `lag_time_max_ms` goes; who has arrived comes. A member that may
-        not join goes sooner: its disk is full, or it stops. Comes after `choose_joining`.
+        A member that lags for longer than `lag_time_max_ms` leaves, a follower that has caught up
+        joins. A member that `may_join` would not admit, because its disk is full or it is about to
+        stop, leaves sooner. To be called after `choose_joining`.
         """
         if self.pending is not None:
             return None
-        isr = [one for one in self.isr if self._stays(one, now_ms, lag_time_max_ms, may_join)]
-        isr += [one for one in sorted(self.joining) if self._has_arrived(self.followers[one])]
+        isr = [
+            broker_id
+            for broker_id in self.isr
+            if self._stays(broker_id, now_ms, lag_time_max_ms, may_join)
+        ]
+        isr += [
+            broker_id
+            for broker_id in sorted(self.joining)
+            if self._has_arrived(self.followers[broker_id])
+        ]
         if tuple(isr) == self.isr:
             return None
         epochs = tuple(
-            own_epoch if one == self.node_id else self.followers[one].broker_epoch for one in isr
+            own_epoch if broker_id == self.node_id else self.followers[broker_id].broker_epoch
+            for broker_id in isr
         )
-        self.pending = Proposal(tuple(isr), epochs, self.leader_epoch, self.partition_epoch)
+        self.pending = IsrProposal(tuple(isr), epochs, self.leader_epoch, self.partition_epoch)
         self.joining.difference_update(isr)
         self._recount()
         return self.pending
 
     def choose_joining(self, now_ms: int, lag_time_max_ms: int, may_join: MayJoin) -> bool:
-        """Wait for nobody who lags or may not join, but for all who have everything.
+        """Choose the followers outside the ISR that the high watermark waits for.
 
-        Whether the high watermark moved, because somebody is waited for no more.
+        Those that lag or may not join are dropped, those that have all records are added. Returns
+        whether the high watermark moved, because it no longer waits for a follower.
         """
         joining = set()
         for follower in self.followers.values():
@@ -297,8 +311,9 @@ class LeaderState:
             if broker_id in self.joining:
                 waits = follower.is_in_sync(self.log_end_offset, now_ms, lag_time_max_ms)
             else:
-                # It may have fetched all there is before the cluster took it for alive, and an idle
-                # follower is not heard of again. Its epoch tells that it still is who fetched.
+                # It may have fetched all records before the controller took it for alive, and no
+                # further fetch of an idle follower is noted. Its broker epoch, which `may_join`
+                # compares, shows that it was not restarted since it fetched.
                 waits = broker_epoch != NO_EPOCH and follower.log_end_offset == self.log_end_offset
             if (
                 waits
@@ -313,14 +328,14 @@ class LeaderState:
         return self._advance()
 
     def answered(self, isr: Sequence[int], partition_epoch: int) -> bool:
-        """The controller took the proposal in flight; whether the high watermark moved."""
+        """Apply the proposal that the controller accepted; whether the high watermark moved."""
         return self.update(self.replicas, isr, partition_epoch)
 
-    def refused(self, proposal: Proposal) -> bool:
-        """The controller will never take a proposal; whether the high watermark moved.
+    def refused(self, proposal: IsrProposal) -> bool:
+        """Drop a proposal that the controller has refused; whether the high watermark moved.
 
-        An answer that did not come tells nothing: then it stays in flight, to be sent again, until
-        the metadata log tells of an ISR with a later partition epoch.
+        Without a response the outcome is unknown: then the proposal stays in flight, to be sent
+        again, until the metadata log has an ISR with a later partition epoch.
         """
         if self.pending == proposal:
             self.pending = None
@@ -334,18 +349,17 @@ class LeaderState:
         partition_epoch: int,
         lost_replicas: Sequence[int] | None = None,
     ) -> bool:
-        """Follow the metadata log; an older state than the known one changes nothing.
+        """Apply a partition's state from the metadata log; an older state changes nothing.
 
-        Whether the high watermark moved.
-
-        A replica that is lost now has nothing until it fetches again; None leaves them as they are.
+        A replica that is newly lost counts as empty until it fetches again; None leaves the lost
+        replicas as they are. Returns whether the high watermark moved.
         """
         if partition_epoch < self.partition_epoch:
             return False
         if lost_replicas is not None:
-            # Even of a state that is known: the controller's answers do not tell of them.
+            # Even if the partition epoch is known: the controller's responses lack lost replicas.
             for broker_id in set(lost_replicas) - self._lost:
-                self.followers[broker_id] = Follower(broker_id, _NEVER)
+                self.followers[broker_id] = FollowerProgress(broker_id, _NEVER)
                 self.joining.discard(broker_id)
             self._lost = frozenset(lost_replicas)
             self._recount()
@@ -354,15 +368,20 @@ class LeaderState:
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
-        # Whatever is in flight was for an older partition epoch: it is in, or it never will be.
+        # A proposal in flight was for an older partition epoch: it is part of this state, or the
+        # controller will refuse it.
         self.pending = None
         known = self.followers
         self.followers = {
-            one: known.get(one) or Follower(one, _NEVER)
-            for one in self.replicas
-            if one != self.node_id
+            broker_id: known.get(broker_id) or FollowerProgress(broker_id, _NEVER)
+            for broker_id in self.replicas
+            if broker_id != self.node_id
         }
-        self.joining = {one for one in self.joining if one in self.followers and one not in isr}
+        self.joining = {
+            broker_id
+            for broker_id in self.joining
+            if broker_id in self.followers and broker_id not in isr
+        }
         self._recount()
         return self._advance()
 
@@ -383,8 +402,8 @@ class LeaderState:
             and broker_id not in self.maximal_isr
         )
 
-    def _has_arrived(self, follower: Follower) -> bool:
-        """It has all that is committed, and all that was there when this leadership began."""
+    def _has_arrived(self, follower: FollowerProgress) -> bool:
+        """Whether it has all committed records, and all from before this leader epoch."""
         return (
             follower.log_end_offset >= self.high_watermark.offset
             and follower.log_end_offset >= self.start_offset
@@ -392,7 +411,9 @@ class LeaderState:
 
     def _recount(self) -> None:
         counted = {*self.maximal_isr, *self.joining}
-        self._counted = tuple(one for one in self.followers.values() if one.broker_id in counted)
+        self._counted = tuple(
+            follower for follower in self.followers.values() if follower.broker_id in counted
+        )
         self._has_enough = len(self.isr) >= min(self._min_insync_replicas, len(self.replicas))
 
     def _advance(self) -> bool:

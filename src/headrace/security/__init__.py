@@ -1,1 +1,1 @@
-"""Who may do what, as values: operations, resources, principals and the question of a right."""
+"""Authorization: operations, resources, principals, and the authorizer that allows or denies."""

@@ -1,13 +1,13 @@
-"""Operations and resources that access control lists name, and their bits in describe answers.
+"""Operations and resource types of access control lists, and the authorized-operations bit fields.
 
-There are no access control lists yet, so everything that can be done may be done.
+There are no access control lists yet: the bit fields of responses allow every operation.
 """
 
 from enum import IntEnum
 
 
 class AclOperation(IntEnum):
-    """What may be done with a resource, by Kafka's codes."""
+    """An operation on a resource, by Kafka's codes."""
 
     READ = 3
     WRITE = 4
@@ -22,7 +22,7 @@ class AclOperation(IntEnum):
 
 
 class AclResourceType(IntEnum):
-    """What a right is about, by Kafka's codes. There is one cluster, of the name CLUSTER_NAME."""
+    """The type of a resource, by Kafka's codes. The only CLUSTER resource is CLUSTER_NAME."""
 
     TOPIC = 2
     GROUP = 3

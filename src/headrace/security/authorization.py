@@ -1,4 +1,4 @@
-"""Principals, and the authorizer that says what they may do."""
+"""Principals, rights, and the authorizer that decides whether a principal has a right."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,7 +6,7 @@ from headrace.security.acls import AclOperation, AclResourceType
 
 
 class Principal(NamedTuple):
-    """Who sends a request."""
+    """The sender of a request: `User:alice`."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class Right(NamedTuple):
 
 
 class Authorizer(Protocol):
-    """Answers whether a principal that connects from a host has a right."""
+    """The decision whether a principal that connects from a host has a right."""
 
     def allows(self, principal: Principal, host: str, right: Right) -> bool: ...
 
@@ -43,5 +43,5 @@ class AllowAll:
         return True
 
 
-# Compared by identity where requests are many: what it would answer need not be asked.
+# The hot path compares the authorizer with this object, and skips the checks if it is the same.
 ALLOW_ALL = AllowAll()

@@ -1,8 +1,8 @@
 """The `.txnindex` of a segment: the aborted transactions whose markers it holds, in Kafka's layout.
 
-Rule: unlike the other indexes this one must be complete, since records it does not account for
-count as committed. So an entry can be seen as soon as its marker can, and after a crash the index
-is made again with the producer state that the segment began with.
+Rule: unlike the other indexes this index must be complete: a transaction without an entry counts as
+committed. So an entry is visible as soon as its marker is, and after a crash the index is rebuilt
+with the producer state at the segment's base offset.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from headrace.storage.open_files import OpenFiles
 from headrace.types import Buffer
 
 ABORTED_SUFFIX = ".txnindex"
-# A version, the producer, its transaction's first and last offset, the last stable one.
+# A version, the producer id, the transaction's first and last offset, the last stable offset.
 ABORTED_ENTRY = Struct(">hqqqq")
 
 _VERSION = 0
@@ -29,9 +29,9 @@ _KEPT_BYTES = _PAGE_ENTRIES * _SIZE
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose records nobody shall see. `last_offset` is that of its marker.
+    """An aborted transaction, hidden from read_committed. `last_offset` is that of its marker.
 
-    Everything below `last_stable_offset` was decided when the marker was written.
+    All transactions below `last_stable_offset` had ended when the marker was written.
     """
 
     producer_id: int
@@ -41,11 +41,10 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedIndex:
-    """The aborted transactions of one segment by the offset of their markers. There is no file
-    before there is an entry.
+    """The aborted transactions of one segment by the offset of their markers.
 
-    One thread appends and truncates; another may look up meanwhile, since it sees either the old
-    or the new `_state`.
+    There is no file before the first entry. One thread appends and truncates; other threads may
+    look entries up at the same time, since they see either the old or the new `_state`.
     """
 
     __slots__ = ("_checksum", "_open_files", "_shrunk", "_state", "_unwritten", "path")
@@ -53,13 +52,13 @@ class AbortedIndex:
     def __init__(self, open_files: OpenFiles, path: str, size: int) -> None:
         self.path = path
         self._open_files = open_files
-        # Entries that are only in the file, and those that follow them, which memory has: some are
-        # kept there, since most readers look for what was aborted lately.
+        # The number of entries that are only in the file, and the bytes of the entries that follow
+        # them, kept in memory because most readers look for recent entries.
         self._state: tuple[int, bytearray] = (size // _SIZE, bytearray())
         self._unwritten = 0
         # Whether entries were removed from the file, which a crash may bring back until a sync.
         self._shrunk = False
-        # How many entries were summed up last, and to what.
+        # The number of entries at the last call of `checksum`, and its result.
         self._checksum = (0, 0)
 
     def __len__(self) -> int:
@@ -71,7 +70,7 @@ class AbortedIndex:
         return len(self) * _SIZE
 
     def checksum(self) -> int:
-        """The CRC of all entries, 0 if there are none; it reads those that memory does not have."""
+        """The CRC of all entries, 0 if there are none; may read the file."""
         state = self._state
         count = _count(state)
         if self._checksum[0] != count:
@@ -81,12 +80,12 @@ class AbortedIndex:
         return self._checksum[1]
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add an entry, in memory only; its marker lies behind those of all others."""
+        """Add an entry, in memory only; its marker is behind those of all other entries."""
         self._state[1].extend(ABORTED_ENTRY.pack(_VERSION, *entry))
         self._unwritten += 1
 
     def write_pending(self) -> None:
-        """Write the entries that wait. Not durable before `sync`."""
+        """Write the entries that are only in memory. Not durable before `sync`."""
         if not self._unwritten:
             return
         before, kept = self._state
@@ -107,7 +106,7 @@ class AbortedIndex:
     def overlapping(
         self, start: int, end: int, read: ReadAt = read_waiting
     ) -> tuple[list[AbortedTransaction], bool]:
-        """Those that have offsets in [start, end), and whether no later segment has another."""
+        """Entries with offsets in [start, end), and whether no later segment has such entries."""
         state = self._state
         found = []
         index = self._search(state, start, read)
@@ -137,7 +136,7 @@ class AbortedIndex:
         self._state = (min(before, keep), kept[: max(keep - before, 0) * _SIZE])
 
     def reset(self) -> None:
-        """Drop every entry, and the file whatever it holds."""
+        """Drop every entry and the file."""
         self._open_files.files.remove(self.path)
         self._open_files.forget(self.path)
         self._shrunk = False
@@ -146,7 +145,7 @@ class AbortedIndex:
         self._unwritten = 0
 
     def check(self, base_offset: int) -> None:
-        """Raise DamagedIndex if the entries cannot be those of a segment that begins there."""
+        """Raise DamagedIndex if an entry is impossible for a segment of that base offset."""
         last_offset = base_offset - 1
         for entry in self.entries():
             if not (0 <= entry.first_offset <= entry.last_offset > last_offset):
@@ -183,14 +182,14 @@ class AbortedIndex:
     def _page(
         self, state: tuple[int, bytearray], index: int, read: ReadAt, limit: int = _PAGE_ENTRIES
     ) -> Iterator[AbortedTransaction]:
-        """Some entries from `index` on."""
+        """At least one and at most `limit` entries from `index` on."""
         before = state[0]
         last = before if index < before else _count(state)
         size = min(limit, last - index) * _SIZE
         return decode_aborted(self._bytes(state, index * _SIZE, size, read), self.path)
 
     def _bytes(self, state: tuple[int, bytearray], at: int, size: int, read: ReadAt) -> Buffer:
-        """A part of the index, all of it only in the file or all of it in memory."""
+        """A part of the index, which lies either in the file or in memory as a whole."""
         before, kept = state
         if at >= before * _SIZE:
             at -= before * _SIZE
@@ -205,7 +204,7 @@ class AbortedIndex:
 
 
 def decode_aborted(data: Buffer, path: str) -> Iterator[AbortedTransaction]:
-    """The whole entries in a part of an index; DamagedIndex if one is of another version."""
+    """The whole entries in a part of an index; DamagedIndex if an entry has another version."""
     for at in range(0, len(data) - _SIZE + 1, _SIZE):
         version, *fields = ABORTED_ENTRY.unpack_from(data, at)
         if version != _VERSION:

@@ -1,7 +1,7 @@
-"""The small text files beside the logs, in Kafka's formats.
+"""Formats of the checkpoints and other small text files beside the logs, as Kafka writes them.
 
-Rule: these functions turn text into values and back and open nothing. A file that is not what it
-should be raises `ValueError`; the caller knows whether that is fatal or can be rebuilt.
+Rule: these functions encode and decode, and open no file. A file in the wrong format raises
+`ValueError`; the caller knows whether that is fatal or the file can be rebuilt.
 """
 
 import json
@@ -18,16 +18,18 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-# Not one of Kafka's: which files a log had when it was closed, or when it last began a segment.
+# Not in Kafka: the sizes of a log's files when it was closed, or when it last rolled a segment.
 SEGMENT_SIZES = "segment-checkpoint"
-# Not one of Kafka's: during which run of the machine a data directory was last written to.
+# Not in Kafka: the boot id of the machine when a data directory was last written to.
 BOOT_ID = "boot-id"
-# Not one of Kafka's: the offset up to which a log is known to be flushed, beside the log.
+# Not in Kafka: the recovery point of a log, in the log's own directory.
 FLUSHED_OFFSET = "flushed-offset"
+# Not one of Kafka's: the offset below which segments of a log may be gone, beside the log.
+LOG_START = "log-start-offset"
 # Not one of Kafka's: beside the log of a replica that is about to go on in another data directory.
 MOVE_METADATA = "move.metadata"
 META_PROPERTIES = "meta.properties"
-# Not one of Kafka's: without the ids in it a directory is a new one, and its logs count as lost.
+# Not in Kafka: a copy, because a directory that loses its id is new, and its logs count as lost.
 META_COPY = "meta.properties.copy"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
@@ -38,7 +40,7 @@ _META_CHECKSUM = "headrace.checksum"
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose data directory this is."""
+    """The owner of a data directory: its cluster and node, and the id of the directory."""
 
     cluster_id: str
     node_id: int
@@ -48,7 +50,7 @@ class MetaProperties:
 class SegmentSizes(NamedTuple):
     """The sizes of a segment's files, and a checksum of its index of aborted transactions.
 
-    That index must be complete, and no other file tells whether it is.
+    That index must be complete, and no other file shows whether it is.
     """
 
     base_offset: int
@@ -60,7 +62,7 @@ class SegmentSizes(NamedTuple):
 
 
 def encode_segment_sizes(segments: Iterable[SegmentSizes]) -> bytes:
-    """A segment checkpoint: a line for each segment, and a checksum of all that."""
+    """The content of a segment checkpoint: a line for each segment, and a checksum."""
     content = _encode_lines([" ".join(map(str, segment)) for segment in segments])
     return content + f"{crc32c(content)}\n".encode()
 
@@ -74,7 +76,7 @@ def decode_segment_sizes(data: bytes) -> list[SegmentSizes]:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """An offset checkpoint: a version, a count, and a line for each partition."""
+    """The content of an offset checkpoint: a version, a count, a line for each partition."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     return _encode_lines(sorted(lines))
 
@@ -89,7 +91,7 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """A leader epoch checkpoint: a line for each epoch with its start offset."""
+    """The content of a leader epoch checkpoint: a line for each epoch with its start offset."""
     return _encode_lines([f"{epoch} {start_offset}" for epoch, start_offset in entries])
 
 
@@ -106,7 +108,7 @@ def decode_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_partition_metadata(topic_id: bytes) -> bytes:
-    """`partition.metadata`: which topic a partition's directory belongs to."""
+    """The content of `partition.metadata`: the id of the topic that a log belongs to."""
     return f"version: {_VERSION}\ntopic_id: {uuid_text(topic_id)}\n".encode()
 
 
@@ -119,7 +121,7 @@ def decode_partition_metadata(data: bytes) -> bytes:
 
 
 def encode_move_metadata(directory_id: bytes) -> bytes:
-    """`move.metadata`: in which data directory the replica goes on."""
+    """The content of `move.metadata`: the id of the data directory that a replica moves to."""
     return f"version: {_VERSION}\ndirectory_id: {uuid_text(directory_id)}\n".encode()
 
 
@@ -132,7 +134,7 @@ def decode_move_metadata(data: bytes) -> bytes:
 
 
 def encode_meta(meta: MetaProperties) -> bytes:
-    """`meta.properties` of a data directory. The checksum is ours, and Kafka ignores it."""
+    """The content of `meta.properties`. The checksum is not Kafka's, which ignores it."""
     properties = (
         "#\n"
         f"cluster.id={meta.cluster_id}\n"
@@ -144,7 +146,7 @@ def encode_meta(meta: MetaProperties) -> bytes:
 
 
 def encode_meta_checksum(meta: MetaProperties) -> bytes:
-    """The line that tells whether a digit of an id has changed, which no id shows by itself."""
+    """The checksum line of `meta.properties`: damage to an id would not show otherwise."""
     return f"{_META_CHECKSUM}={_meta_checksum(meta)}\n".encode()
 
 
@@ -154,7 +156,7 @@ def _meta_checksum(meta: MetaProperties) -> str:
 
 
 def has_meta_checksum(data: bytes) -> bool:
-    """Whether a `meta.properties` that can be decoded has its checksum."""
+    """Whether a `meta.properties` that can be decoded has a checksum line."""
     return _META_CHECKSUM in _meta_fields(data)
 
 
@@ -165,8 +167,10 @@ def _meta_fields(data: bytes) -> dict[str, str]:
 
 
 def decode_meta(data: bytes) -> MetaProperties:
-    """The inverse of `encode_meta`; properties we do not know are left alone, and what Kafka wrote
-    has no checksum."""
+    """The inverse of `encode_meta`; unknown properties are ignored.
+
+    A file written by Kafka has no checksum.
+    """
     fields = _meta_fields(data)
     if fields.get("version") != _META_VERSION:
         raise ValueError(f"version is {fields.get('version')!r}, expected {_META_VERSION}")
@@ -184,15 +188,15 @@ def decode_meta(data: bytes) -> MetaProperties:
 
 
 def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
-    """The marker that a directory's logs were all flushed and closed, by which run of a broker.
+    """The content of the clean-shutdown marker: the broker epoch of the run that wrote it.
 
-    That it is there counts; the epoch of a run that never registered is -1.
+    The marker counts by its existence; the epoch of a broker that never registered is -1.
     """
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch in the marker of a clean shutdown."""
+    """The broker epoch in the clean-shutdown marker."""
     epoch = json.loads(data)["brokerEpoch"]
     if not isinstance(epoch, int) or epoch < -1:
         raise ValueError(f"not a broker epoch: {epoch!r}")
@@ -213,7 +217,7 @@ def _decode_lines(data: bytes) -> list[str]:
 
 
 def _natural(text: str) -> int:
-    """A number without sign, spaces or underscores, which `int` alone would let through."""
+    """A natural number; unlike `int`, without sign, spaces or underscores."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"not a number: {text!r}")
     return int(text)

@@ -1,7 +1,7 @@
-"""Damage in a log: what a crash cannot have done, told apart from a torn tail.
+"""Damage in a log, as opposed to a torn tail, which a crash can leave.
 
-Rule: what was flushed is there or the log is damaged. Only bytes that were never flushed may be
-torn, and only those are cut off; a damaged log is left as it is and not opened.
+Rule: if flushed bytes are missing or wrong, the log is damaged. Only bytes that were never flushed
+can be torn, and only those are cut off; a damaged log is left unchanged and not opened.
 """
 
 import os
@@ -20,20 +20,21 @@ _SEARCH_BYTES = 1 << 20
 
 
 class DamagedLog(StorageError):
-    """A log that has lost bytes which were flushed, or has wrong ones in their place.
+    """A log whose flushed bytes are missing or wrong.
 
     [first_offset, end_offset) is the damaged extent as far as it is known, `byte_count` its size in
-    the files; `path` is the file in which it begins.
+    the files, 0 if its records are not there; `path` is the file in which it begins.
     """
 
     def __init__(
         self, path: str, reason: str, first_offset: int, end_offset: int, byte_count: int
     ) -> None:
+        size = f" ({byte_count} bytes)" if byte_count else ""
+        verb = "cannot be read" if byte_count else "are missing"
         super().__init__(
-            f"{path} is damaged: {reason}; offsets {first_offset} to {end_offset - 1}"
-            f" ({byte_count} bytes) cannot be read"
+            f"{path} is damaged: {reason}; offsets {first_offset} to {end_offset - 1}{size} {verb}"
             if end_offset > first_offset
-            else f"{path} is damaged from offset {first_offset} on ({byte_count} bytes): {reason}"
+            else f"{path} is damaged from offset {first_offset} on{size}: {reason}"
         )
         self.path = path
         self.reason = reason
@@ -42,8 +43,8 @@ class DamagedLog(StorageError):
         self.byte_count = byte_count
 
     @property
-    def advice(self) -> str:
-        """What an operator can do who has no other replica."""
+    def repair_advice(self) -> str:
+        """Advice for an operator who has no other replica."""
         directory = os.path.dirname(self.path) if self.path.endswith(LOG_SUFFIX) else self.path
         return (
             f"stop the broker; `headrace log repair {shlex.quote(directory)}` shows what is left"
@@ -51,19 +52,33 @@ class DamagedLog(StorageError):
         )
 
     def copy(self) -> "DamagedLog":
-        """The same without a traceback, which would keep buffers and files alive."""
+        """A copy without a traceback, which would keep buffers and files alive."""
         return DamagedLog(
             self.path, self.reason, self.first_offset, self.end_offset, self.byte_count
         )
 
 
-def kept_error(error: StorageError) -> StorageError:
-    """A copy of an error to keep: of the same kind if it tells of damage, without a traceback."""
+def without_traceback(error: StorageError) -> StorageError:
+    """A copy of an error without its traceback; a DamagedLog stays a DamagedLog."""
     return error.copy() if isinstance(error, DamagedLog) else StorageError(str(error))
 
 
-class Found(NamedTuple):
-    """A whole batch with a right CRC: the number of its segment, its position and its header."""
+def check_follows(header: BatchHeader, offset: int, flushed: int, limit: int | None = None) -> None:
+    """CorruptBatch if a batch cannot be the next one of a log that goes on at `offset`.
+
+    No CRC covers its offsets. They do not go back, nor beyond `limit`, where the next segment
+    begins. What was `flushed` ended with a batch: none reaches beyond that and leaves a gap below.
+    """
+    base_offset, next_offset = header.base_offset, header.next_offset
+    if base_offset < offset:
+        raise CorruptBatch(f"offset {base_offset} follows {offset - 1}")
+    is_beyond = limit is not None and next_offset > limit
+    if is_beyond or (offset < flushed < next_offset and offset < base_offset != flushed):
+        raise CorruptBatch(f"offset {base_offset} follows {offset - 1}, and {offset} is missing")
+
+
+class SoundBatch(NamedTuple):
+    """The place of a whole batch: the index of its segment, its position and its header."""
 
     segment: int
     position: int
@@ -72,18 +87,18 @@ class Found(NamedTuple):
 
 def find_whole_batch(
     segments: Sequence[Segment], index: int, position: int, offset: int
-) -> Found | None:
-    """The first whole batch of offsets from `offset` on that lies behind `position`.
+) -> SoundBatch | None:
+    """The first whole batch behind `position` with offsets from `offset` on.
 
     `position` is where segment `index` has no sound batch. Bytes of a record's value that look like
-    a batch are told apart by their offset and their CRC.
+    a batch are recognised by their offset and their CRC.
     """
     for later in range(index, len(segments)):
         start = position if later == index else 0
         limit = segments[later + 1].base_offset if later + 1 < len(segments) else None
         found = _find_in_segment(segments[later], start, offset, limit, skip=later == index)
         if found is not None:
-            return Found(later, *found)
+            return SoundBatch(later, *found)
     return None
 
 
@@ -94,7 +109,7 @@ def _find_in_segment(
     if offset_limit is None:
         offset_limit = segment.base_offset + RELATIVE_OFFSET_MAX
     if skip:
-        # The next batch by the length that the bad one claims: usually only its records are wrong.
+        # The next batch by the length field of the bad batch: usually only its records are wrong.
         try:
             header = read_header(segment.file().read_at(position, HEADER_SIZE))
         except CorruptBatch:
@@ -122,7 +137,7 @@ def _find_in_segment(
 def _whole_batch(
     segment: Segment, position: int, offset: int, offset_limit: int
 ) -> BatchHeader | None:
-    """The header of the batch at `position`, if one is there, whole and of these offsets."""
+    """The header of the batch at `position`; None unless it is whole and of these offsets."""
     file = segment.file()
     try:
         header = read_header(file.read_at(position, HEADER_SIZE))

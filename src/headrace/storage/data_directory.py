@@ -1,7 +1,7 @@
-"""One data directory: its lock, whose it is, and the checkpoints of the logs in it.
+"""A data directory: its lock, its owner in `meta.properties`, and the checkpoints of its logs.
 
-Rule: the clean-shutdown marker is written last of all and is durably gone before a log is opened,
-so it is there only if every log in the directory was flushed and closed.
+Rule: the clean-shutdown marker is written last of all and is durably removed before a log is
+opened, so it exists only if every log in the directory was flushed and closed.
 """
 
 import logging
@@ -30,8 +30,8 @@ from headrace.storage.checkpoints import (
     encode_offsets,
     has_meta_checksum,
 )
-from headrace.storage.disk_space import Room
-from headrace.storage.files import Files, Lock, Shortage
+from headrace.storage.disk_space import DiskSpace
+from headrace.storage.files import DirectoryLock, Files, ResourceShortage
 from headrace.storage.log_start_offsets import (
     read_log_start_offsets,
     write_log_start_offsets,
@@ -44,14 +44,14 @@ LOCK = ".lock"
 METADATA_LOG = TopicPartition("__cluster_metadata", 0)
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
-# Of a file that was made again: what was there before.
+# The suffix under which a damaged file is kept when it is replaced.
 DAMAGED_SUFFIX = "-damaged"
 
 NAME_BYTES_MAX = 255
 
 
 @dataclass(slots=True)
-class Checkpoints:
+class OffsetCheckpoints:
     """Offsets of the logs in a directory as of the last checkpoint."""
 
     recovery_points: dict[TopicPartition, int]
@@ -60,7 +60,7 @@ class Checkpoints:
     clean_offsets: dict[TopicPartition, int]
 
     def forget(self, partition: TopicPartition) -> None:
-        """A partition of this name was here before, and its offsets are not those of the next."""
+        """Drop the offsets of a partition, whose name may get a new log."""
         for offsets in (
             self.recovery_points,
             self.log_start_offsets,
@@ -71,29 +71,29 @@ class Checkpoints:
 
 
 class DataDirectory:
-    """A directory of logs. `error` says why it is offline, if it is."""
+    """A directory of logs. `error` is the failure that took it offline, or None."""
 
     def __init__(
         self, files: Files, path: str, reserved_bytes: int = 0, warn_percent: int = 100
     ) -> None:
         self.path = path
-        self.room = Room(files, path, reserved_bytes, warn_percent)
+        self.room = DiskSpace(files, path, reserved_bytes, warn_percent)
         self.error: StorageError | None = None
         self.meta: MetaProperties | None = None
-        self.checkpoints = Checkpoints({}, {}, {}, {})
+        self.checkpoints = OffsetCheckpoints({}, {}, {}, {})
         self.clean = False
-        # Of the run that left the marker of a clean shutdown, -1 if none did.
+        # The broker epoch in the clean-shutdown marker of the last run, -1 without a marker.
         self.broker_epoch = -1
-        # Whether the machine has run since the directory was last written to: then nothing that was
-        # written is missing, whether it was flushed or not.
+        # Whether the machine was not rebooted since the directory was last written to: then no
+        # written byte is missing, whether it was flushed or not.
         self.same_boot = False
         self.log_count = 0
         self.checkpointing = Mutex()
         self._files = files
-        self._lock: Lock | None = None
+        self._lock: DirectoryLock | None = None
 
-    def take(self) -> None:
-        """Make the directory if need be and lock it; ConfigError if someone else has it."""
+    def lock(self) -> None:
+        """Make the directory if need be and lock it; ConfigError if another process has it."""
         self._make()
         self._lock = self._files.lock(f"{self.path}/{LOCK}")
         if self._lock is None:
@@ -104,7 +104,7 @@ class DataDirectory:
         self.room.open()
 
     def _make(self) -> None:
-        """Make the directory and those above it, so that a loss of power does not take it away."""
+        """Make the directory and its parents, durably."""
         made, path = [], self.path
         while not self._files.exists(path):
             path = os.path.dirname(path) or "."
@@ -114,7 +114,7 @@ class DataDirectory:
             self._files.sync_directory(parent)
 
     def read_meta(self) -> None:
-        """Read whose directory this is; ConfigError if that is damaged and there is no copy."""
+        """Read `meta.properties`; ConfigError if it is damaged and there is no copy."""
         path = f"{self.path}/{META_PROPERTIES}"
         self.meta, problem = self._decode_meta(path)
         if self.meta is None:
@@ -135,7 +135,7 @@ class DataDirectory:
                 )
 
     def _decode_meta(self, path: str) -> tuple[MetaProperties | None, str]:
-        """What a file says, and what is wrong with it; neither if it is missing."""
+        """The properties in a file, or None and the problem with it; no problem if missing."""
         data = self._files.read_bytes(path)
         try:
             return (None if data is None else decode_meta(data)), ""
@@ -151,7 +151,7 @@ class DataDirectory:
         logger.warning("%s %s; it is made again from its copy, %s", path, what, META_COPY)
 
     def _keep_copy(self, path: str) -> None:
-        """Have a checksum in the file, which one of Kafka's has not, and a copy beside it."""
+        """Add a checksum to `meta.properties`, if Kafka wrote it without, and write its copy."""
         assert self.meta is not None
         data = self._files.read_bytes(path) or b""
         if not has_meta_checksum(data):
@@ -162,7 +162,7 @@ class DataDirectory:
             self._files.write_atomically(copy, encode_meta(self.meta))
 
     def claim(self, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
-        """Check that the directory belongs to this node, or make it so if it is new."""
+        """Check that the directory belongs to this node; a new directory gets its properties."""
         path = f"{self.path}/{META_PROPERTIES}"
         if self.meta is None:
             self.meta = MetaProperties(cluster_id, node_id, new_id())
@@ -176,12 +176,12 @@ class DataDirectory:
                     f"{path} says {name}={theirs}, this broker has {name}={ours}: set {name} to"
                     f" {theirs}, or point log.dirs at another directory"
                 )
-        with suppress(Shortage):  # There will be room at another start.
+        with suppress(ResourceShortage):  # The next start tries again.
             self._keep_copy(path)
 
     def load(self) -> None:
-        """Read the checkpoints and take the clean-shutdown marker away."""
-        self.checkpoints = Checkpoints(
+        """Read the checkpoints, and read and remove the clean-shutdown marker."""
+        self.checkpoints = OffsetCheckpoints(
             self._read_offsets(RECOVERY_POINTS),
             self._load_log_start_offsets(),
             self._read_offsets(HIGH_WATERMARKS),
@@ -192,31 +192,31 @@ class DataDirectory:
         data = self._files.read_bytes(marker)
         self.clean = data is not None
         if data is not None:
-            # A marker that cannot be read was made durable all the same, so the logs were before.
+            # Even a marker that cannot be decoded was made durable only after the logs were.
             with suppress(ValueError, KeyError, TypeError):
                 self.broker_epoch = decode_clean_shutdown(data)
             self._files.remove(marker)
             self._files.sync_directory(self.path)
 
     def _note_boot(self) -> None:
-        """Compare the machine's boot id with the one noted here, and note it.
+        """Compare the machine's boot id with that in the file, and write it.
 
-        Not durably: without a note, or with an older one, what is missing counts as torn.
+        Not durably: if the file is missing or older, missing bytes count as torn.
         """
         path, boot_id = f"{self.path}/{BOOT_ID}", self._files.boot_id()
         noted = (self._files.read_bytes(path) or b"").decode("ascii", "replace")
         self.same_boot = bool(boot_id) and noted == boot_id
         if noted != boot_id:
-            with suppress(Shortage):  # The older note does no harm.
+            with suppress(ResourceShortage):  # The older boot id does no harm.
                 self._files.write_atomically(path, boot_id.encode(), sync=False)
 
     def _load_log_start_offsets(self) -> dict[TopicPartition, int]:
-        """The log start offsets; what is wrong with their files is told, and mended."""
+        """The log start offsets; a problem with their files is logged, and repaired."""
         offsets, problem = read_log_start_offsets(self._files, self.path)
         if problem:
             logger.warning("%s", problem)
         if problem is not None:
-            with suppress(Shortage):  # There will be room at another start.
+            with suppress(ResourceShortage):  # The next start tries again.
                 write_log_start_offsets(self._files, self.path, offsets)
         return offsets
 
@@ -225,11 +225,11 @@ class DataDirectory:
         try:
             return decode_offsets(data) if data is not None else {}
         except ValueError:
-            # Without recovery points every log is scanned whole; that is slow, but nothing is lost.
+            # Without recovery points every log is scanned whole: slow, but no record is lost.
             return {}
 
     def log_directories(self) -> dict[TopicPartition, str]:
-        """The partitions that have a log here, without the cluster's metadata."""
+        """The partitions that have a log here, with its path; without the metadata log."""
         found = {}
         for name in self._files.list_directories(self.path):
             partition = parse_log_name(name)
@@ -238,17 +238,18 @@ class DataDirectory:
         return found
 
     def deleted_directories(self) -> list[str]:
-        """Logs that were renamed for deletion and are still here."""
+        """The paths of logs that were renamed for deletion and not removed yet."""
         names = self._files.list_directories(self.path)
         return [f"{self.path}/{name}" for name in names if name.endswith(DELETE_SUFFIX)]
 
     def deleted_partitions(self) -> set[TopicPartition]:
-        """The partitions whose logs were deleted a while ago, as far as their names tell."""
-        paths = (os.path.basename(path) for path in self.deleted_directories())
-        return {one for path in paths if (one := parse_log_name(path.rpartition(".")[0]))}
+        """The partitions of `deleted_directories`, parsed from their names."""
+        names = (os.path.basename(path) for path in self.deleted_directories())
+        partitions = (parse_log_name(name.rpartition(".")[0]) for name in names)
+        return {partition for partition in partitions if partition}
 
     def deleted_name(self, partition: TopicPartition, unique: bytes) -> str:
-        """Where a log goes before it is removed; a topic of the same name may be made meanwhile."""
+        """The path of a deleted log until it is removed; its name is free for a new topic."""
         tail = f"-{partition.partition}.{unique.hex()}{DELETE_SUFFIX}"
         return f"{self.path}/{partition.topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
 
@@ -260,7 +261,7 @@ class DataDirectory:
         return [(partition, f"{self.path}/{name}") for name, partition in names if partition]
 
     def future_name(self, partition: TopicPartition, unique: bytes) -> str:
-        """The path of a future log; KafkaError if the name of its topic is too long for it."""
+        """The path of a future log; KafkaError if the topic's name is too long for the suffix."""
         name = f"{partition}.{unique.hex()}{FUTURE_SUFFIX}"
         if len(name) > NAME_BYTES_MAX:
             raise KafkaError(
@@ -276,7 +277,7 @@ class DataDirectory:
         log_start_offsets: Mapping[TopicPartition, int],
         clean_offsets: Mapping[TopicPartition, int],
     ) -> None:
-        """Replace the files that say what recovery and compaction begin from, if they changed."""
+        """Replace the checkpoints that recovery and compaction begin from, if they changed."""
         written = self.checkpoints
         if recovery_points != written.recovery_points:
             self._write_offsets(RECOVERY_POINTS, recovery_points)
@@ -289,10 +290,10 @@ class DataDirectory:
             written.clean_offsets = dict(clean_offsets)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Replace the file of high watermarks if they changed.
+        """Replace the checkpoint of high watermarks if they changed.
 
-        It is not flushed: a replica that knows less begins with less and learns the rest, while
-        every flush holds up the appends of all logs on the disk.
+        It is not flushed: a replica with a lower high watermark catches up from its leader, while
+        every flush delays the appends of all logs on the disk.
         """
         if high_watermarks != self.checkpoints.high_watermarks:
             path = f"{self.path}/{HIGH_WATERMARKS}"
@@ -303,20 +304,20 @@ class DataDirectory:
         self._files.write_atomically(f"{self.path}/{name}", encode_offsets(offsets))
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """Write down that every log was flushed and closed, by the run of a broker's epoch."""
-        # A run that never registered has changed nothing that the one before left.
+        """Write the clean-shutdown marker: every log was flushed and closed by this run."""
+        # A run that never registered changed no log, so the epoch of the run before it stands.
         epoch = self.broker_epoch if broker_epoch < 0 else broker_epoch
         self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(epoch))
 
     def release(self) -> None:
-        """Let another process have the directory."""
+        """Unlock the directory for other processes."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
 
 def parse_log_name(name: str) -> TopicPartition | None:
-    """The partition whose log a directory of that name holds: `orders-0`; None for any other."""
+    """The partition of a log's directory: `orders-0`; None for any other name."""
     topic, dash, partition = name.rpartition("-")
     if not (topic and dash and partition.isascii() and partition.isdigit()):
         return None

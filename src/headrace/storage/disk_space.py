@@ -1,8 +1,8 @@
-"""The room of one data directory: the bytes that appends may use, and the reserve that they leave.
+"""Disk space of a data directory: the bytes that appends may use, and the reserve.
 
-Rule: appends never take the last `log.dir.reserved.bytes`, so that a start, checkpoints, the
-metadata log and deletions work on a full disk. Most of the reserve is held by a file, because
-another program may use up the disk too: the file is cut down, bit by bit, while the disk is full.
+Rule: appends never use the last `log.dir.reserved.bytes`, so that a start, checkpoints, the
+metadata log and deletions work on a full disk. Most of the reserve is held by a file, because other
+programs may use up the disk too: the file is shrunk step by step while the disk is full.
 """
 
 import errno
@@ -18,43 +18,43 @@ AUTOMATIC = -1
 
 _AUTOMATIC_BYTES_MAX = 16 * 1024 * 1024
 _AUTOMATIC_SHARE = 32
-# Free bytes are asked for again after so many were appended, in case that others write there too.
+# The free bytes are measured again after so many were appended: other programs may write there too.
 _ALLOWANCE_MAX = 16 * 1024 * 1024
 _PROBE_BYTES_MIN = 4096
-# So many percent below its limit the use of a disk counts as low again.
+# Hysteresis of the warning: use must fall so far below `warn_percent` before another warning.
 _WARNED_PERCENT = 2
 
 
-class Reserve(NamedTuple):
-    """How a reserve is kept: `held` by the file, the other `margin` left free by appends."""
+class SpaceReserve(NamedTuple):
+    """A reserve in bytes: `held` by the reserve file, the other `margin` left free by appends."""
 
     bytes: int
     held: int
     margin: int
 
 
-def reserve_of(setting: int, total_bytes: int) -> Reserve:
-    """The reserve on a disk of that size; AUTOMATIC is a small part of it."""
+def reserve_of(setting: int, total_bytes: int) -> SpaceReserve:
+    """The reserve on a disk of `total_bytes`; AUTOMATIC is a small part of the disk."""
     size = setting
     if setting == AUTOMATIC:
         size = min(total_bytes // _AUTOMATIC_SHARE, _AUTOMATIC_BYTES_MAX)
     margin = size // 4
-    return Reserve(size, size - margin, margin)
+    return SpaceReserve(size, size - margin, margin)
 
 
-class RoomChange(Enum):
-    """News of a data directory."""
+class DiskSpaceChange(Enum):
+    """A change of a data directory's disk space that is worth a log line."""
 
     FULL = "full"
     HAS_ROOM = "has room again"
     LOW = "used up to the percentage at which to warn"
 
 
-class Room:
-    """What is free in one data directory, and whether records may be appended there.
+class DiskSpace:
+    """The free space of a data directory, and whether records may be appended there.
 
-    Invariant: `is_full` from when an append found no room until the reserve and as much as that
-    append wanted can be set aside again.
+    Invariant: `is_full` is set when an append found no room, until the reserve and the bytes of
+    that append are free again.
 
     Used by the thread that owns the logs.
     """
@@ -64,7 +64,7 @@ class Room:
     ) -> None:
         self.is_full = False
         self.total_bytes = self.free_bytes = 0
-        self.reserve = Reserve(0, 0, 0)
+        self.reserve = SpaceReserve(0, 0, 0)
         self._files = files
         self._directory = directory
         self._reserved_bytes = reserved_bytes
@@ -72,22 +72,24 @@ class Room:
         self._allowance = 0
         self._held = 0
         self._can_hold = True
-        # What the appends that found no room wanted.
+        # The size of the largest append that found no room.
         self._wanted = 0
-        self._is_low = self._told_full = self._told_low = False
+        self._is_low = False
+        # The state at the last call of `changes`.
+        self._reported_full = self._reported_low = False
 
     @property
     def used_percent(self) -> int:
-        """How much of the disk is used, without the reserve, in percent."""
+        """The used part of the disk in percent; the reserve file counts as free."""
         return 100 - 100 * self.free_bytes // max(self.total_bytes, 1)
 
     def open(self) -> None:
-        """Look at the directory for the first time: an earlier run may have left a reserve."""
+        """Measure the directory for the first time: an earlier run may have left a reserve."""
         self._held = self._files.file_sizes(self._directory).get(RESERVE_FILE, 0)
-        self.look()
+        self.refresh()
 
-    def take(self, size: int) -> None:
-        """Count an append of `size` bytes; DiskFull if it would take of the reserve."""
+    def count_append(self, size: int) -> None:
+        """Count an append of `size` bytes; DiskFull if it would use the reserve."""
         if size > self._allowance:
             self._renew(size)
         self._allowance -= size
@@ -96,17 +98,17 @@ class Room:
         known = self.free_bytes
         self._measure()
         if self.is_full and self.free_bytes > known:
-            self.look()
+            self.refresh()
         if not self.is_full:
             free = self.free_bytes - self.reserve.bytes
             if free >= size:
                 self._allowance = min(free, max(_ALLOWANCE_MAX, size))
                 return
-        self._fill_up(size)
+        self._mark_full(size)
         raise self._shortage()
 
     def check(self) -> None:
-        """DiskFull if records are refused: no new log is made then either."""
+        """Raise DiskFull if the directory is full, so that no new log is made there."""
         if self.is_full:
             raise self._shortage()
 
@@ -117,32 +119,32 @@ class Room:
         )
 
     def refused(self, error: StorageError, size: int) -> None:
-        """Note that the file system had no room for `size` bytes, whatever it says to be free."""
+        """Note that a write of `size` bytes failed, if it did for lack of disk space."""
         cause = error.__cause__
         if isinstance(error, DiskFull) and getattr(cause, "errno", 0) != errno.EFBIG:
-            self._fill_up(size)
+            self._mark_full(size)
 
-    def _fill_up(self, size: int) -> None:
+    def _mark_full(self, size: int) -> None:
         self.is_full = True
         self._allowance = 0
         self._wanted = max(self._wanted, size)
 
-    def look(self) -> None:
-        """Find out whether there is room; to be called often, as others may write there too."""
+    def refresh(self) -> None:
+        """Measure the free space; to be called often, as other programs may write there too."""
         try:
             self._measure()
             if self.free_bytes < self.reserve.bytes:
-                self._fill_up(0)
+                self._mark_full(0)
             if self.is_full:
-                self._empty_out()
+                self._leave_full_state()
             elif self._held != self.reserve.held:
                 self._hold(self.reserve.held)
         except DiskFull:
-            self._fill_up(0)
+            self._mark_full(0)
             with suppress(StorageError):
                 self._hold(0)
         except StorageError:
-            pass  # Whoever reads or writes there takes the directory offline, and says why.
+            pass  # The next read or write there fails too; that takes the directory offline.
         used = self.used_percent
         self._is_low = used >= self._warn_percent - (_WARNED_PERCENT if self._is_low else 0)
 
@@ -152,8 +154,8 @@ class Room:
         self.reserve = reserve_of(self._reserved_bytes, self.total_bytes)
         self._allowance = 0
 
-    def _empty_out(self) -> None:
-        """Take records again if there is room, else give as much of the reserve as is needed."""
+    def _leave_full_state(self) -> None:
+        """Accept records again if there is room; otherwise shrink the reserve file as needed."""
         reserve = self.reserve
         wanted = max(reserve.bytes + reserve.margin + self._wanted, _PROBE_BYTES_MIN)
         if self.free_bytes >= wanted and self._can_be_held(wanted):
@@ -166,7 +168,7 @@ class Room:
             self._hold(max(self._held - (reserve.margin - usable), 0))
 
     def _can_be_held(self, size: int) -> bool:
-        """Whether the file system gives so many bytes: by a quota it may say what it has not."""
+        """Whether `size` bytes can be allocated: a quota may allow less than is reported free."""
         try:
             self._hold(size)
         except DiskFull:
@@ -175,7 +177,7 @@ class Room:
         return True
 
     def _hold(self, size: int) -> None:
-        """Have the file of the reserve hold so many bytes, or as many as the file system can."""
+        """Resize the reserve file to `size` bytes; without a file where it cannot allocate."""
         if not self._can_hold and size:
             return
         path = f"{self._directory}/{RESERVE_FILE}"
@@ -186,14 +188,14 @@ class Room:
             size = 0
         self._held = size
 
-    def news(self) -> list[RoomChange]:
-        """What has changed since the last call."""
+    def changes(self) -> list[DiskSpaceChange]:
+        """The changes since the last call."""
         changes = []
-        if self.is_full != self._told_full:
-            self._told_full = self.is_full
-            changes.append(RoomChange.FULL if self.is_full else RoomChange.HAS_ROOM)
-        if self._is_low != self._told_low:
-            self._told_low = self._is_low
+        if self.is_full != self._reported_full:
+            self._reported_full = self.is_full
+            changes.append(DiskSpaceChange.FULL if self.is_full else DiskSpaceChange.HAS_ROOM)
+        if self._is_low != self._reported_low:
+            self._reported_low = self._is_low
             if self._is_low and not self.is_full:
-                changes.append(RoomChange.LOW)
+                changes.append(DiskSpaceChange.LOW)
         return changes

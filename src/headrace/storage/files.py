@@ -1,6 +1,6 @@
 """Files and directories of the operating system: the only module that opens them.
 
-Rule: every `OSError` leaves as a `StorageError` that names the path and the cause. `Files` and
+Rule: every `OSError` becomes a `StorageError` that names the path and the cause. `Files` and
 `File` are ordinary classes so that a simulator or a test can subclass them and inject faults.
 """
 
@@ -15,7 +15,7 @@ from headrace.types import Buffer
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_NOWAIT = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-# The size of a file is flushed by fdatasync too; only its times are not, and nobody reads those.
+# fdatasync flushes the size of a file too, but not its times, which need not be durable.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
@@ -31,24 +31,24 @@ def _forget_pages(fd: int, position: int, size: int) -> None:
         os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
 
 
-class Shortage(StorageError):
-    """Something is used up. The disk is sound and the operation may succeed later."""
+class ResourceShortage(StorageError):
+    """A resource is used up. The disk is sound and the operation may succeed later."""
 
 
-class DiskFull(Shortage):
-    """There was no room for a write: the disk, a quota or a file size limit is used up."""
+class DiskFull(ResourceShortage):
+    """A write found no room: the disk, a quota or a file size limit is used up."""
 
 
-class TooManyOpenFiles(Shortage):
+class TooManyOpenFiles(ResourceShortage):
     """The process or the system has no descriptor left."""
 
 
 class FileMissing(StorageError):
-    """The file or directory is not there."""
+    """The file or directory does not exist."""
 
 
 def storage_error(action: str, path: str, error: OSError) -> StorageError:
-    """What `error` means to an operator: what was tried, on which path, and why it failed."""
+    """The StorageError for an OSError; its text names the action, the path and the cause."""
     cause = error.strerror or str(error)
     if error.errno in _FULL:
         return DiskFull(f"cannot {action} {path}: {cause}; free some space on that disk")
@@ -60,7 +60,7 @@ def storage_error(action: str, path: str, error: OSError) -> StorageError:
 
 
 class Block(bytearray):
-    """Bytes read from a file. A weak reference can watch it, to tell when nobody holds it."""
+    """Bytes read from a file. Can be weakly referenced, to notice when they are released."""
 
     __slots__ = ("__weakref__",)
 
@@ -68,8 +68,8 @@ class Block(bytearray):
 class File:
     """An open file, read and written by position.
 
-    The descriptor is released when the last reference to the object goes, so a worker thread in the
-    middle of a read keeps it open although the owner has already let go of it.
+    The descriptor is closed with the last reference to the object, so a worker thread in the middle
+    of a read keeps it open although the owner has already dropped its reference.
     """
 
     __slots__ = ("__weakref__", "_fd", "_nowait", "path")
@@ -103,7 +103,7 @@ class File:
         return data
 
     def read_into(self, position: int, memory: memoryview) -> int:
-        """Fill memory from `position` on; how many bytes, which are fewer only at the end."""
+        """Fill `memory` from `position` on; return the bytes read, fewer only at the end."""
         count = 0
         try:
             while count < len(memory):
@@ -118,7 +118,7 @@ class File:
     def read_cached(self, position: int, size: int) -> Block | None:
         """Exactly `size` bytes if the page cache holds them all, else None.
 
-        A file system that cannot tell is read plainly.
+        On a file system without such reads it may wait for the disk.
         """
         if not self._nowait:
             return Block(self.read_at(position, size))
@@ -134,14 +134,14 @@ class File:
             raise storage_error("read", self.path, error) from error
         return data if count == size else None
 
-    def read_unkept(self, position: int, size: int) -> Buffer:
-        """As `read_at`; what the page cache did not hold it does not hold afterwards."""
+    def read_without_caching(self, position: int, size: int) -> Buffer:
+        """Read as `read_at`, but leave no pages in the page cache that were not there before."""
         if self._nowait:
             cached = self.read_cached(position, size)
             if cached is not None:
                 return cached
         data = self.read_at(position, size)
-        with suppress(OSError):  # It is advice, which not every file system takes.
+        with suppress(OSError):  # Not every file system takes the advice.
             _forget_pages(self._fd, position, size)
         return data
 
@@ -171,7 +171,7 @@ class File:
             raise storage_error("flush", self.path, error) from error
 
 
-class Lock:
+class DirectoryLock:
     """An exclusive lock on a directory, held until `release` or the end of the process."""
 
     __slots__ = ("_fd",)
@@ -192,7 +192,7 @@ class Files:
     writable = True
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; `create` makes the file if it is not there."""
+        """Open a file for reading and writing; `create` makes it if it does not exist."""
         try:
             flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
             return File(path, os.open(path, flags, 0o644))
@@ -200,7 +200,7 @@ class Files:
             raise storage_error("open", path, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory of that name is there."""
+        """Whether a file or directory of that name exists."""
         try:
             os.stat(path)
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class Files:
         return True
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written, in milliseconds since 1970."""
+        """The time of the last write to a file, in milliseconds since 1970."""
         try:
             return os.stat(path).st_mtime_ns // 1_000_000
         except OSError as error:
@@ -241,37 +241,37 @@ class Files:
             raise storage_error("list", path, error) from error
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and those above it; one that is there already is fine."""
+        """Make a directory and its parents, unless they exist."""
         try:
             os.makedirs(path, 0o755, exist_ok=True)
         except OSError as error:
             raise storage_error("create directory", path, error) from error
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or directory another name, replacing a file that has it."""
+        """Rename a file or directory, replacing a file of the new name."""
         try:
             os.rename(old, new)
         except OSError as error:
             raise storage_error("rename", old, error) from error
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is gone already is fine."""
+        """Remove a file, if it exists."""
         try:
             os.unlink(path)
         except FileNotFoundError:
-            pass  # What was asked for holds.
+            pass  # It is removed already.
         except OSError as error:
             raise storage_error("remove", path, error) from error
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with everything in it; one that is gone already is fine."""
-        # It brings all of Python's compression along, for which no start need wait.
+        """Remove a directory with everything in it, if it exists."""
+        # Imported here: shutil imports all compression modules, which would slow down every start.
         import shutil  # noqa: PLC0415
 
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
-            pass  # What was asked for holds.
+            pass  # It is removed already.
         except OSError as error:
             raise storage_error("remove", path, error) from error
 
@@ -287,7 +287,7 @@ class Files:
             raise storage_error("flush directory", path, error) from error
 
     def read_bytes(self, path: str) -> bytes | None:
-        """A small file's whole content, or None if it is not there."""
+        """The whole content of a small file, or None if it does not exist."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -298,10 +298,10 @@ class Files:
         return file.read_at(0, file.size())
 
     def write_atomically(self, path: str, data: Buffer, *, sync: bool = True) -> None:
-        """Replace a file's content, so that a crash leaves the old or the new one.
+        """Replace a file's content, so that a crash leaves the old or the new content.
 
-        With `sync` it is durable on return; without, whoever needs that must flush file and
-        directory.
+        With `sync` it is durable on return; without, the caller has to flush the file and the
+        directory if need be.
         """
         temporary = path + ".tmp"
         try:
@@ -314,12 +314,12 @@ class Files:
             if sync:
                 self.sync_directory(os.path.dirname(path))
         except StorageError:
-            with suppress(StorageError):  # The caller is to hear of the failure that came first.
+            with suppress(StorageError):  # The caller gets the failure that came first.
                 self.remove(temporary)
             raise
 
     def allocate(self, path: str, size: int) -> bool:
-        """Have a file occupy `size` bytes, made if need be; false if the file system cannot."""
+        """Make a file occupy `size` bytes on disk; False if the file system cannot."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -336,12 +336,12 @@ class Files:
         return True
 
     def sync_file(self, path: str) -> None:
-        """Make a file's content durable; one that is gone has nothing to lose."""
+        """Make a file's content durable, if the file exists."""
         with suppress(FileMissing):
             self.open(path).sync()
 
-    def lock(self, path: str) -> Lock | None:
-        """Take the lock file at `path`, or None if another holder has it."""
+    def lock(self, path: str) -> DirectoryLock | None:
+        """Lock the file at `path`; None if another process has the lock."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -354,10 +354,10 @@ class Files:
         except OSError as error:
             os.close(fd)
             raise storage_error("lock", path, error) from error
-        return Lock(fd)
+        return DirectoryLock(fd)
 
     def boot_id(self) -> str:
-        """Another text after every start of the machine; empty if the system does not tell."""
+        """The id of the machine's boot, new after every reboot; empty if the system has none."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()
@@ -365,7 +365,7 @@ class Files:
             return ""
 
     def space(self, path: str) -> tuple[int, int]:
-        """Total and usable bytes of the disk that holds `path`."""
+        """The total and the usable bytes of the disk that holds `path`."""
         try:
             status = os.statvfs(path)
         except OSError as error:
@@ -374,12 +374,12 @@ class Files:
 
 
 class ReadOnlyFiles(Files):
-    """Files of a broker that may be running: nothing here may change them."""
+    """Files opened for reading only: a broker may be using them."""
 
     writable = False
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading."""
+        """Open a file for reading."""
         assert not create, path
         try:
             return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,13 +1,14 @@
-"""The future log of a replica: its copy in another data directory, until it takes its place.
+"""The future log of a replica: a copy in another data directory that replaces the current log.
 
-Rule: the copy has the records of the current log byte for byte, from its start on, and none that
-the current log has not. What records do not tell (producers that wrote none of them, epochs without
-records, how far compaction came) it takes over when it becomes the current log.
+Rule: the copy has the batches of the current log byte for byte, from its start on, and no others.
+State that the batches do not contain (producers without batches, epochs without records, the clean
+offset of compaction) is taken over when it becomes the current log.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.errors import CorruptBatch
 from headrace.protocol.records import check_batch, scan_headers
 from headrace.storage.checkpoints import MOVE_METADATA, decode_move_metadata, encode_move_metadata
 from headrace.storage.data_directory import DataDirectory
@@ -18,10 +19,10 @@ Epochs = Sequence[tuple[int, int]]
 
 
 class FutureLog:
-    """A log that is being filled with the records of another.
+    """A log that is being filled with the records of the current log.
 
-    The owner of the current log calls everything; only `copy` and `cut` may run in a worker thread,
-    with nothing else of this class at the same time.
+    Used by the thread that owns the current log; only `copy` and `cut` may run in a worker thread,
+    with no other call at the same time.
     """
 
     __slots__ = ("_truncations", "directory", "log", "prepared")
@@ -29,15 +30,15 @@ class FutureLog:
     def __init__(self, log: Log, directory: DataDirectory) -> None:
         self.log = log
         self.directory = directory
-        # Whether `move.metadata` is beside the current log.
+        # Whether `move.metadata` is in the directory of the current log.
         self.prepared = False
         self._truncations = -1
 
     def divergence(self, current: Log) -> int | None:
-        """The offset that `cut` must be called with before more is copied; None if there is none.
+        """The offset to `cut` the copy at before more is copied; None if it need not be cut.
 
-        It is where the records of both logs part, after a truncation of the current one; or where
-        the current log begins, if that is behind the end of the copy.
+        It is where the records of both logs diverge, after a truncation of the current log; or the
+        start of the current log, if that is behind the end of the copy.
         """
         log, start_offset = self.log, current.log_start_offset
         if log.log_end_offset < start_offset:
@@ -53,17 +54,18 @@ class FutureLog:
         return None
 
     def cut(self, offset: int) -> None:
-        """Remove what the current log does not have; the copy goes on at `offset`."""
+        """Remove records that the current log does not have; the copy goes on at `offset`."""
         if offset > self.log.log_end_offset:
             self.log.truncate_fully_and_start_at(offset)
         else:
             self.log.truncate_to(offset)
 
     def copy(self, current: Log, bytes_max: int, now_ms: int) -> int:
-        """Append what the current log has next: at most `bytes_max`, or one batch; how many bytes.
+        """Append the next batches of the current log; return their size in bytes.
 
-        Nothing is flushed. KafkaError if the current log was truncated, or lost its oldest records,
-        meanwhile: then `divergence` tells where to go on.
+        At most `bytes_max`, but at least one batch. Nothing is flushed. KafkaError if the current
+        log was truncated, or its oldest records deleted, meanwhile: then `divergence` returns the
+        offset to go on at.
         """
         log = self.log
         if log.config is not current.config:
@@ -71,11 +73,15 @@ class FutureLog:
         offset, end_offset = log.log_end_offset, current.log_end_offset
         bytes_max = min(bytes_max, log.config.segment_bytes)
         data = current.read(offset, bytes_max, end_offset, at_least_one=True).records
-        headers = scan_headers(data)
         size = 0
-        if headers:
+        try:
+            headers = scan_headers(data)
             for header in headers:
                 check_batch(data, header, compacted=True)
+        except CorruptBatch:
+            current.suspect(offset)
+            raise
+        if headers:
             size = headers[-1].position + headers[-1].size
             log.append_replicated(memoryview(data)[:size], headers, now_ms)
         elif offset < end_offset:
@@ -84,7 +90,7 @@ class FutureLog:
         return size
 
     def take_over(self, current: Log) -> None:
-        """Have the state of the current log that its records do not tell. It has the same end."""
+        """Take over state of the current log that is not in its batches, at the same end offset."""
         log = self.log
         assert log.log_end_offset == current.log_end_offset, (log.directory, current.directory)
         log.advance_log_start(current.log_start_offset)
@@ -97,9 +103,9 @@ class FutureLog:
 
 @dataclass(slots=True)
 class ReplacedLog:
-    """A log whose future log has taken its place. Those who read it finish.
+    """A log that its future log has replaced. Reads in progress may finish.
 
-    Its files go at `delete_at_ms`, and not before the new log is `durable`.
+    Its files are deleted at `delete_at_ms`, but not before the new log is `durable`.
     """
 
     log: Log
@@ -112,8 +118,8 @@ class ReplacedLog:
 def common_end(ours: Epochs, our_end: int, theirs: Epochs, their_end: int) -> int:
     """The offset up to which two logs have the same records, given their epochs; -1 for none.
 
-    A leader writes an offset once in its epoch, so the logs agree up to where the newest epoch that
-    both have ended first (KIP-101).
+    A leader writes an offset once in its epoch, so the logs agree up to the earlier of the two ends
+    of the newest epoch that both have (KIP-101).
     """
     if not ours:
         return min(our_end, their_end)
@@ -128,7 +134,7 @@ def common_end(ours: Epochs, our_end: int, theirs: Epochs, their_end: int) -> in
 
 
 def destination_of(files: Files, path: str) -> bytes | None:
-    """The id of the directory that the replica in `path` was about to move to, or None."""
+    """The id of the directory that the replica in `path` was moving to, or None."""
     data = files.read_bytes(f"{path}/{MOVE_METADATA}")
     try:
         return decode_move_metadata(data) if data else None
@@ -137,11 +143,11 @@ def destination_of(files: Files, path: str) -> bytes | None:
 
 
 def write_destination(files: Files, path: str, directory_id: bytes) -> None:
-    """Note, durably, that the replica in `path` is about to go on in another directory."""
+    """Write `move.metadata`, durably: the replica in `path` is about to move to a directory."""
     files.write_atomically(f"{path}/{MOVE_METADATA}", encode_move_metadata(directory_id))
 
 
 def remove_destination(files: Files, path: str) -> None:
-    """Take back what `write_destination` noted."""
+    """Remove `move.metadata`, durably."""
     files.remove(f"{path}/{MOVE_METADATA}")
     files.sync_directory(path)

@@ -1,7 +1,7 @@
 """Sparse indexes beside a segment: offset -> position and timestamp -> offset, in Kafka's layouts.
 
-Rule: an index only makes a search shorter. Entries may be missing, so whoever looks one up walks
-the log from there; and an index can be thrown away and rebuilt from its segment.
+Rule: an index only makes a search shorter. Entries may be missing, so a lookup is followed by a
+walk over the batches; and an index can be dropped and rebuilt from its segment.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ReadAt = Callable[[File, int, int], Buffer]
 
 
 class DamagedIndex(StorageError):
-    """An index file that cannot be right and has to be rebuilt."""
+    """An index file that is damaged and has to be rebuilt."""
 
 
 class WouldBlock(Exception):
@@ -30,16 +30,16 @@ class WouldBlock(Exception):
 
 
 def read_waiting(file: File, position: int, size: int) -> Buffer:
-    """Read from the disk if need be."""
+    """Read from a file, waiting for the disk if need be."""
     return file.read_at(position, size)
 
 
 class SparseIndex:
     """A sorted file of fixed-size entries (key, value), appended to in key order.
 
-    New entries wait in memory until there are enough for a write, or `write_pending`; lookups see
-    both. One thread appends and truncates; another may look up meanwhile, since it sees either the
-    old or the new `_state`.
+    New entries stay in memory until there are enough for a write, or until `write_pending`; lookups
+    see both. One thread appends and truncates; other threads may look entries up at the same time,
+    since they see either the old or the new `_state`.
     """
 
     __slots__ = ("_entry", "_open_files", "_shrunk", "_state", "entries_max", "path")
@@ -53,7 +53,7 @@ class SparseIndex:
         self._entry = entry
         # Whether entries were removed from the file, which a crash may bring back until a sync.
         self._shrunk = False
-        # Entries in the file, and those that follow them in memory.
+        # The number of entries in the file, and the bytes of those that follow them in memory.
         self._state: tuple[int, bytearray] = (size // entry.size, bytearray())
 
     def __len__(self) -> int:
@@ -66,20 +66,20 @@ class SparseIndex:
 
     @property
     def is_full(self) -> bool:
-        """Whether the segment has to roll because no entry fits any more."""
+        """Whether no entry fits any more, so that the segment has to roll."""
         return len(self) >= self.entries_max
 
     def append(self, key: int, value: int) -> None:
-        """Add an entry; its key and value must not be below the last one's."""
+        """Add an entry; its key and value must not be below those of the last entry."""
         self._state[1].extend(self._entry.pack(key, value))
 
     @property
     def wants_write(self) -> bool:
-        """Whether enough entries wait for a write to be worth it."""
+        """Whether enough entries are in memory to be worth a write."""
         return len(self._state[1]) >= PENDING_BYTES_MAX
 
     def write_pending(self) -> None:
-        """Write the waiting entries. Not durable before `sync`."""
+        """Write the entries that are only in memory. Not durable before `sync`."""
         written, pending = self._state
         if pending:
             file = self._open_files.get(self.path, create=True)
@@ -122,15 +122,15 @@ class SparseIndex:
             self._state = (written, pending[: (keep - written) * self._entry.size])
 
     def reset(self) -> None:
-        """Drop every entry, whatever the file holds."""
+        """Drop every entry, and empty the file."""
         self._shrunk = True
         self._open_files.get(self.path, create=True).truncate(0)
         self._state = (0, bytearray())
 
     def replace(self, entries: bytearray) -> None:
-        """Have these packed entries; a lookup in another thread sees the old or the new ones.
+        """Replace all entries by packed entries; other threads see the old or the new entries.
 
-        Entries that another thread appends meanwhile may get lost, which does no harm.
+        Entries that another thread appends meanwhile may be lost, which does no harm.
         """
         self._state = (0, entries)
         self._shrunk = True
@@ -138,7 +138,7 @@ class SparseIndex:
         self.write_pending()
 
     def check(self, value_max: int) -> None:
-        """Raise DamagedIndex if the first and last entry show that the file cannot be right."""
+        """Raise DamagedIndex if the first and the last entry are out of order or of range."""
         count = len(self)
         if not count:
             return
@@ -177,7 +177,7 @@ class SparseIndex:
         size = self._entry.size
         low, high = 0, self._count(state)
         if pending and self._get(state, written, read)[field] < limit:
-            low = written + 1  # The usual case: what is looked for was appended lately.
+            low = written + 1  # The usual case: readers look for recent entries.
         elif pending:
             high = written
         while low < high and low < written and high - low > _PAGE_ENTRIES:

@@ -1,8 +1,8 @@
-"""Which leader epoch wrote which offsets (KIP-101): in memory, and in `leader-epoch-checkpoint`.
+"""Start offsets of the leader epochs of a log (KIP-101), in `leader-epoch-checkpoint`.
 
 Rule: the file is replaced on every change but not flushed; `Log.flush` flushes it before the
-recovery point passes. Batches name their epoch themselves, so a scan after a crash takes the epochs
-from them and compares: where both disagree one of them is wrong, and `EpochScan` says which.
+recovery point moves past the change. Batch headers have the epoch too, so a scan after a crash
+compares the two: where they disagree, `EpochScan` decides which of them is wrong.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,7 +23,7 @@ _START_OFFSET = itemgetter(1)
 
 
 def epoch_at(entries: Sequence[tuple[int, int]], offset: int) -> int:
-    """The epoch that wrote `offset` by (epoch, start offset) pairs, or -1 if none of them did."""
+    """The epoch that wrote `offset`, by (epoch, start offset) pairs; -1 if before the first."""
     index = bisect_right(entries, offset, key=_START_OFFSET)
     return entries[index - 1][0] if index else NO_EPOCH
 
@@ -32,8 +32,8 @@ class LeaderEpochs:
     """The start offset of every leader epoch in a log.
 
     Invariant: epochs rise strictly and start offsets never fall. Owned by one thread; `changes`
-    counts the versions of the file, so that a flush in another thread knows which one it has made
-    durable.
+    counts the versions of the file, so that a flush in another thread knows which version it has
+    made durable.
     """
 
     __slots__ = ("_entries", "_files", "changes", "latest", "path")
@@ -46,7 +46,7 @@ class LeaderEpochs:
         self._entries: list[tuple[int, int]] = []
 
     def load(self) -> None:
-        """Read the file; ValueError if it is damaged, and then there are no epochs."""
+        """Read the file; ValueError if it is damaged, which leaves no epochs."""
         data = self._files.read_bytes(self.path)
         self._entries = []
         self.latest = NO_EPOCH
@@ -60,7 +60,7 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` writes from `start_offset` on. One that is known keeps its start."""
+        """Note that `epoch` writes from `start_offset` on, unless it is known already."""
         if epoch > self.latest:
             self._replace(_with(self._entries, epoch, start_offset))
 
@@ -90,14 +90,14 @@ class LeaderEpochs:
             self._replace(self._entries[:keep])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end by `start_offset`; the one across it begins there."""
+        """Forget the epochs that end by `start_offset`, and let the next epoch begin there."""
         drop = bisect_right(self._entries, start_offset, key=_START_OFFSET)
         if drop == 0 or (drop == 1 and self._entries[0][1] == start_offset):
             return
         self._replace([(self._entries[drop - 1][0], start_offset), *self._entries[drop:]])
 
     def replace(self, entries: Iterable[tuple[int, int]]) -> None:
-        """Have exactly these (epoch, start offset) pairs."""
+        """Replace all (epoch, start offset) pairs."""
         self._replace(list(entries))
 
     def relocate(self, directory: str) -> None:
@@ -105,7 +105,7 @@ class LeaderEpochs:
         self.path = f"{directory}/{LEADER_EPOCHS}"
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all epochs."""
         self._replace([])
 
     def save(self) -> None:
@@ -113,8 +113,7 @@ class LeaderEpochs:
         self._replace(self._entries)
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
-        # The file first: if that fails, memory still says what the file does, and a retry writes
-        # it.
+        # The file first: if that fails, memory still agrees with the file, and a retry writes it.
         self._files.write_atomically(self.path, encode_epochs(entries), sync=False)
         self.changes += 1
         self._entries = entries
@@ -122,7 +121,7 @@ class LeaderEpochs:
 
 
 class StaleBatch(NamedTuple):
-    """A batch of an epoch that had ended by then: `newer_epoch` begins at or before its offset."""
+    """A batch of an epoch that has ended: `newer_epoch` begins at or before its offset."""
 
     offset: int
     epoch: int
@@ -130,11 +129,11 @@ class StaleBatch(NamedTuple):
 
 
 class EpochScan:
-    """The epochs that the batches of a log name, in order, compared with those of the file.
+    """A comparison of the epochs in batch headers, in log order, with those of the file.
 
-    The file is wrong if it lacks an epoch that a batch has, or if the newer epoch it names for a
-    batch begins later in the log. Otherwise batches older than the file says are `stale`: they were
-    cut off, and a loss of power has brought them back.
+    The file is wrong if it lacks an epoch that a batch has, or if a newer epoch that it has for the
+    offset of a batch begins later in the log. Otherwise batches of an older epoch than the file has
+    are `stale`: they were truncated, and a loss of power has undone the truncation.
     """
 
     __slots__ = ("_known", "_named", "_newest", "file_is_wrong", "found", "stale")
@@ -148,7 +147,7 @@ class EpochScan:
         self._newest = named[-1][0] if named else NO_EPOCH
 
     def add(self, header: BatchHeader) -> None:
-        """Take the epoch of the next batch; CorruptBatch if it is older than the one before."""
+        """Add the next batch; CorruptBatch if its epoch is older than that of the batch before."""
         epoch, offset = header.leader_epoch, header.base_offset
         if epoch < 0:
             return
@@ -165,7 +164,7 @@ class EpochScan:
         if self.stale is not None and epoch >= self.stale.newer_epoch:
             self.file_is_wrong = True
         elif epoch > named >= 0:
-            # An epoch that the file did not get yet is newer than all that it has.
+            # An epoch that was not written to the file yet is newer than all epochs in it.
             self.file_is_wrong = self.file_is_wrong or epoch <= self._newest
         elif epoch < named:
             self.file_is_wrong = self.file_is_wrong or epoch not in self._known
@@ -176,6 +175,6 @@ class EpochScan:
 
 
 def _with(entries: list[tuple[int, int]], epoch: int, start_offset: int) -> list[tuple[int, int]]:
-    """The entries with one more. Epochs that wrote nothing have no range, and give way to it."""
+    """The entries with an epoch added, which replaces epochs without records."""
     keep = bisect_left(entries, start_offset, key=_START_OFFSET)
     return [*entries[:keep], (epoch, start_offset)]

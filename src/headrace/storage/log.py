@@ -1,7 +1,7 @@
-"""A partition's log: append, read, roll, flush, truncate, and whether it can serve.
+"""A partition's log: append, read, roll, flush and truncate, and its state of health.
 
 Rule: bytes below `log_end_offset` are whole batches, bytes below `recovery_point` are on stable
-storage. Every failure of the disk leaves as a KafkaError that says which file and what to do.
+storage. Every failure of the disk becomes a KafkaError that names the file and what to do.
 """
 
 import logging
@@ -22,13 +22,13 @@ from headrace.protocol.records import (
 from headrace.storage import log_segments, recovery
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.checkpoints import SEGMENT_SIZES, encode_segment_sizes
-from headrace.storage.disk_space import Room
-from headrace.storage.files import DiskFull, Files, Shortage, TooManyOpenFiles
+from headrace.storage.disk_space import DiskSpace
+from headrace.storage.files import DiskFull, Files, ResourceShortage, TooManyOpenFiles
 from headrace.storage.index import DamagedIndex, ReadAt, WouldBlock, read_waiting
 from headrace.storage.log_segments import (
-    Hints,
     LogRead,
-    Retired,
+    PositionHints,
+    RetiredSegment,
     RollPolicy,
     Segments,
     read_cached,
@@ -38,20 +38,20 @@ from headrace.storage.open_files import OpenFiles
 from headrace.storage.segment import Segment, TimestampOffset
 from headrace.types import Buffer, TopicPartition
 
-# Whether a log can serve, and what a peer is told when it cannot.
+# The health of a log, and the error for requests while it is offline.
 #
-# Rule: a damaged disk takes the log offline for good; a resource that is used up refuses one
-# operation.
+# Rule: a failed disk takes the log offline for good; a resource that is used up fails only the
+# operation that needs it.
 
 
 logger = logging.getLogger(__name__)
 
 
-class Health:
-    """The state of one log: serving, short of something, offline or closed.
+class LogHealth:
+    """The health of a log: serving, short of a resource, offline or closed.
 
     Unlike Kafka: a full disk does not take the log offline. The failed write is undone, records can
-    still be read and old segments dropped, and appends succeed again once there is room.
+    still be read and old segments deleted, and appends succeed again once there is room.
     """
 
     __slots__ = ("_name", "closed", "down", "offline", "shortage")
@@ -61,34 +61,34 @@ class Health:
         self.down = False
         self.closed = False
         self.offline: StorageError | None = None
-        self.shortage: Shortage | None = None
+        self.shortage: ResourceShortage | None = None
 
     def close(self) -> None:
-        """Refuse everything from now on."""
+        """Refuse every operation from now on."""
         self.down = self.closed = True
 
     def check(self) -> None:
-        """Raise KafkaError unless the log serves."""
+        """Raise KafkaError if the log is offline or closed."""
         if self.down:
             raise self.refusal()
 
     def refusal(self) -> KafkaError:
-        """Why the log does not serve."""
+        """The error for operations on a log that is offline or closed."""
         if self.offline is not None:
             return KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self.offline}; the log {self._name} is offline: repair or replace the disk,"
                 " then restart the broker",
             )
-        # The client looks up the leader again, and learns where the log is now or that it is gone.
+        # The client then looks up the leader again, and finds the log there or the topic deleted.
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log {self._name} is closed")
 
     def failed(self, error: HeadraceError, *, fatal: bool = False) -> KafkaError:
-        """Note a failure of the disk; what to raise for it."""
+        """Note a failure of the disk; return the error to raise for it."""
         if self.closed:
-            return self.refusal()  # Its files may have other names by now, or none.
-        # A copy is kept: the error itself holds on to the frames, and so to buffers and files.
-        if isinstance(error, Shortage) and not fatal:
+            return self.refusal()  # Its files may have been renamed or removed since.
+        # A copy is kept: the error's traceback would keep buffers and files alive.
+        if isinstance(error, ResourceShortage) and not fatal:
             self.shortage = type(error)(str(error))
             return KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -105,31 +105,33 @@ class Health:
         return self.refusal()
 
     def take_down(self, error: HeadraceError) -> None:
-        """Serve nothing any more, for a reason that is logged elsewhere."""
+        """Take the log offline, for a reason that the caller logs."""
         if self.offline is None and not self.closed:
             self.offline = StorageError(str(error))
             self.down = True
 
 
-# Reading a log while its owner appends to it, rolls it, and drops segments.
+# Reading a log while its owner appends to it, rolls it, and deletes segments.
 #
-# Rule: a reader takes the segments first, then the active one's size, then the end offset; the
-# owner changes them the other way round. So the bytes a reader takes are always of offsets it has
-# seen.
+# Rule: a reader takes the segments first, then the size of the active segment, then the end offset;
+# the owner changes them in the opposite order. So the bytes that a reader takes are always of
+# offsets below the end offset that it took.
 
 
 _Found = TypeVar("_Found")
 
 
 class LogState:
-    """What there is to read. Changed by the owner of the log only; anyone may look."""
+    """The segments and offsets of a log. Changed by the owner's thread, read by any thread."""
 
     __slots__ = (
+        "damaged",
         "health",
         "hints",
         "log_end_offset",
         "log_start_offset",
         "segments",
+        "suspected_offset",
         "swapping",
         "swaps",
         "topic_partition",
@@ -147,26 +149,46 @@ class LogState:
         self.segments = segments
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
-        self.health = Health(topic_partition)
-        self.hints = Hints()
-        # Odd while bytes are being removed: what is read then, or across a change, is no good.
+        self.health = LogHealth(topic_partition)
+        self.hints = PositionHints()
+        # Odd while bytes are being removed: a read during an odd number or a change is invalid.
         self.truncations = 0
-        # Odd while segments are replaced by what compaction has made of them: what is read then, or
-        # across a change, is read again. Whoever replaces them holds the lock.
+        # Odd while compacted segments replace others: a read during an odd number or a change is
+        # repeated. The lock is held during the replacement.
         self.swaps = 0
         self.swapping = Lock()
+        # Half-open ranges of offsets that are known to be damaged, and are refused to readers.
+        self.damaged: tuple[tuple[int, int], ...] = ()
+        # Where a reader met damage that nobody has looked at yet.
+        self.suspected_offset: int | None = None
 
     def begin_swap(self) -> None:
-        """Before files get other names."""
+        """Note that segments are about to be replaced; called before files are renamed."""
         self.swaps += 1
         self.hints.clear()
 
     def end_swap(self) -> None:
-        """When the new segments can be read."""
+        """Note that segments were replaced; called when the new segments can be read."""
         self.swaps += 1
 
+    def intact_until(self, offset: int) -> int | None:
+        """The first damaged offset from `offset` on; None if none is known.
+
+        KafkaError if the record at `offset` is damaged.
+        """
+        ahead = [first for first, end in self.damaged if end > offset]
+        first_damaged = min(ahead, default=None)
+        if first_damaged is not None and first_damaged <= offset:
+            end = max(end for first, end in self.damaged if first <= offset < end)
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{self.topic_partition}: offsets {first_damaged} to {end - 1} are damaged;"
+                f" {end} may be read again",
+            )
+        return first_damaged
+
     def out_of_range(self, offset: int) -> KafkaError:
-        """What to tell who asks for an offset that the log does not have."""
+        """The error for an offset that the log does not have."""
         return KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{self.topic_partition} has offsets from {self.log_start_offset} to"
@@ -175,7 +197,7 @@ class LogState:
 
 
 class LogReader:
-    """The reading side of a log. What is called `cached` is bound to the owner's thread."""
+    """The reading side of a log. Methods named `cached` are for the owner's thread only."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
@@ -187,7 +209,7 @@ class LogReader:
 
     @property
     def active(self) -> Segment:
-        """The segment that is appended to: the last one."""
+        """The last segment, which is appended to."""
         return self._state.segments.active
 
     @property
@@ -202,7 +224,7 @@ class LogReader:
 
     @property
     def truncations(self) -> int:
-        """Differs whenever records were removed from the end of the log, or are right now."""
+        """A number that changes before and after records are removed from the end of the log."""
         return self._state.truncations
 
     @property
@@ -212,21 +234,45 @@ class LogReader:
 
     @property
     def offline(self) -> StorageError | None:
-        """What took the log offline; it serves nothing until it is opened again."""
+        """The failure that took the log offline, until it is opened again; None if serving."""
         return self._state.health.offline
 
     @property
+    def closed(self) -> bool:
+        """Whether the log was closed, and its files may be gone."""
+        return self._state.health.closed
+
+    @property
     def shortage(self) -> StorageError | None:
-        """What the last append that failed was short of, such as room on the disk."""
+        """The shortage that failed the last append, such as a full disk; None if it succeeded."""
         return self._state.health.shortage
+
+    @property
+    def suspected_offset(self) -> int | None:
+        """The offset at which a reader met damage; None if none did since `clear_suspicion`."""
+        return self._state.suspected_offset
+
+    def suspect(self, offset: int) -> None:
+        """Have the segment of `offset`, and then the others, checked for damage soon.
+
+        For readers that find wrong bytes in what the log gave them. May be called in any thread.
+        """
+        self._state.suspected_offset = offset
+
+    def clear_suspicion(self) -> None:
+        self._state.suspected_offset = None
+
+    def mark_damaged(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Refuse reads of these ranges of offsets, and of no others, with CORRUPT_MESSAGE."""
+        self._state.damaged = tuple(ranges)
 
     def read(
         self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
     ) -> LogRead:
-        """Batches from the one that holds `offset` on, none that reaches `max_offset`.
+        """Read batches, from the batch that holds `offset` up to `max_offset`.
 
-        At most `max_bytes`, the last batch cut short if need be; but the first whole if
-        `at_least_one`. May wait for the disk; may run in a worker thread.
+        At most `max_bytes`, so that the last batch may be incomplete; with `at_least_one` the first
+        batch is complete. May wait for the disk; may run in a worker thread.
         """
         return self._unless_truncated(
             offset, lambda: self._read(offset, max_bytes, max_offset, at_least_one, read_waiting)
@@ -235,7 +281,7 @@ class LogReader:
     def read_cached(
         self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
     ) -> LogRead | None:
-        """As `read`, for the owner's thread: None where the disk would have to be waited for."""
+        """Read as `read`, on the owner's thread; None if it would have to wait for the disk."""
         state = self._state
         try:
             found = self._read(offset, max_bytes, max_offset, at_least_one, read_cached)
@@ -256,7 +302,7 @@ class LogReader:
         return self._unless_truncated(start, lambda: self._aborted(start, end, read_waiting))
 
     def aborted_transactions_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
-        """As above, for the owner's thread: None where the disk would have to be waited for."""
+        """The same on the owner's thread; None if it would have to wait for the disk."""
         try:
             return self._aborted(start, end, read_cached)
         except WouldBlock:
@@ -276,7 +322,10 @@ class LogReader:
         )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record of the largest timestamp. May wait, may run in a worker thread."""
+        """The first record of the largest timestamp.
+
+        May wait for the disk; may run in a worker thread.
+        """
         state = self._state
         start = state.log_start_offset
         return self._unless_truncated(
@@ -296,6 +345,19 @@ class LogReader:
             raise state.out_of_range(offset)
         if offset >= min(max_offset, end_offset):
             return LogRead(b"", segments[-1].base_offset, size)
+        if state.damaged and (first_damaged := state.intact_until(offset)) is not None:
+            # No search may pass by the damage: what follows on it is cut off afterwards.
+            found = log_segments.read_batches(
+                segments,
+                state.hints,
+                offset,
+                max_bytes,
+                None,
+                size,
+                at_least_one=at_least_one,
+                read=read,
+            )
+            return found.cut_before(min(first_damaged, max_offset))
         return log_segments.read_batches(
             segments,
             state.hints,
@@ -314,12 +376,12 @@ class LogReader:
             try:
                 found = log_segments.find_aborted(segments, start, end, read)
             except DamagedIndex:
-                # Others may have taken the place of these segments, and of their files.
+                # These segments may have been replaced, and their files renamed.
                 if segments is self._state.segments.all:
                     raise
             else:
                 if start < self._state.log_start_offset:
-                    raise self._state.out_of_range(start)  # Markers may have gone with the records.
+                    raise self._state.out_of_range(start)  # Its entries may be deleted too.
                 return found
 
     def _unless_truncated(self, offset: int, find: Callable[[], _Found]) -> _Found:
@@ -337,9 +399,9 @@ class LogReader:
                 break
             failure = None
             with state.swapping:
-                pass  # Only waits for the end of the swap.
+                pass  # Taken only to wait for the end of the swap.
         if truncations != state.truncations or truncations % 2:
-            # Only a follower truncates, so this sends the client to the leader.
+            # Only a follower truncates: this error sends the client to the leader.
             detail = f"{state.topic_partition} was truncated during the read"
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
         if failure is not None:
@@ -348,8 +410,9 @@ class LogReader:
 
     def _failed(self, error: StorageError | CorruptBatch, offset: int) -> KafkaError:
         if offset < self._state.log_start_offset:
-            return self._state.out_of_range(offset)  # Retention dropped it during the read.
+            return self._state.out_of_range(offset)  # Retention deleted it during the read.
         if isinstance(error, CorruptBatch):
+            self.suspect(offset)
             return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
         return self._state.health.failed(error)
 
@@ -359,8 +422,8 @@ PRODUCER_EXPIRATION_MS = 86_400_000
 _Result = TypeVar("_Result")
 
 
-class Appended(NamedTuple):
-    """Where an append put its records. `log_append_time` is -1 if the producer's times stand."""
+class AppendResult(NamedTuple):
+    """The offsets of appended records. `log_append_time` is -1 if the producer's times stand."""
 
     base_offset: int
     last_offset: int
@@ -370,13 +433,14 @@ class Appended(NamedTuple):
 
 
 class Log(LogReader):
-    """The log of one partition.
+    """The log of a partition.
 
-    One thread owns it. Only `flush`, `delete_retired` and what reads may run in another thread
-    meanwhile: they take the segments and their sizes first, and those only grow or are replaced.
+    One thread owns it. Only `flush`, `delete_retired` and methods that read may run in another
+    thread at the same time: they take the tuple of segments and their sizes first; the sizes only
+    grow, and the tuple is replaced as a whole.
 
-    Durability: `append` hands the bytes to the operating system; they survive the process then,
-    and the machine once `flush` has returned.
+    Durability: `append` passes the bytes to the operating system; they survive a crash of the
+    process then, and a crash of the machine once `flush` has returned.
     """
 
     def __init__(
@@ -384,12 +448,12 @@ class Log(LogReader):
         topic_partition: TopicPartition,
         directory: str,
         config: TopicConfig,
-        loaded: recovery.Loaded,
+        loaded: recovery.LoadedLog,
         *,
         clean_offset: int = 0,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
-        room: Room | None = None,
+        room: DiskSpace | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
@@ -401,15 +465,17 @@ class Log(LogReader):
         self.open_files = loaded.open_files
         self._segments = loaded.segments
         self._flusher = loaded.flusher
+        self._start = loaded.start
         super().__init__(
             LogState(
                 topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
             )
         )
         self._health = self._state.health
-        # Where the last compaction came to.
+        # The offset below which the log is compacted.
         self.clean_offset = clean_offset
-        # As it lay on disk, indexes included, if it was closed cleanly: nothing to flush then.
+        # The end offset of a log that was closed cleanly and the count of truncations: as long as
+        # they have not changed, everything is on disk, indexes included.
         self._opened_at = (-1 if loaded.report.scanned else loaded.log_end_offset, 0)
         self._producer_expiration_ms = producer_expiration_ms
         self._on_truncate = on_truncate
@@ -431,18 +497,19 @@ class Log(LogReader):
         clean_offset: int = 0,
         clean: bool = False,
         same_boot: bool = False,
+        check_start: bool = True,
         open_files: OpenFiles | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
-        room: Room | None = None,
+        room: DiskSpace | None = None,
     ) -> "Log":
         """Open the log in `directory`, made if need be; scan it unless it was closed `clean`.
 
-        DamagedLog if what was flushed is not there: nothing is cut off then. `same_boot` tells that
-        the machine has not gone down since the log was written.
+        DamagedLog if flushed bytes are missing; then nothing is cut off. `same_boot` says that the
+        machine was not rebooted since the log was written.
 
         `on_truncate` is called when the recovery point has moved back: the checkpoint on disk must
-        follow before bytes are removed, or a crash would trust some that were never flushed.
+        follow before bytes are removed, or recovery would trust bytes that were never flushed.
         """
         open_files = OpenFiles(files) if open_files is None else open_files
         try:
@@ -457,9 +524,10 @@ class Log(LogReader):
                 clean=clean,
                 compacted=clean_offset > 0,
                 same_boot=same_boot,
+                check_start=check_start,
             )
         except StorageError:
-            # The directory may be set aside, and another log get the names of these files.
+            # The directory may be set aside, and a new log may use the names of these files.
             open_files.forget_under(directory)
             raise
         log = cls(
@@ -476,9 +544,9 @@ class Log(LogReader):
         return log
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The offset below which every transaction is decided, and its marker committed.
+        """The offset below which every transaction has ended, and its marker is committed.
 
-        `high_watermark` is the partition's: a marker below it is never asked for again.
+        `high_watermark` is the partition's: markers below it are forgotten.
         """
         unstable = self.producers.transactions.first_unstable(high_watermark)
         if unstable is None or unstable >= high_watermark:
@@ -487,7 +555,7 @@ class Log(LogReader):
 
     @property
     def recovery_point(self) -> int:
-        """The offset below which everything is on stable storage."""
+        """The offset below which all records are on stable storage."""
         return self._flusher.recovery_point
 
     @property
@@ -496,7 +564,7 @@ class Log(LogReader):
         return self.epochs.latest
 
     def update_config(self, config: TopicConfig) -> None:
-        """Follow a change of the topic's settings from the next append on."""
+        """Apply changed settings of the topic from the next append on."""
         self.config = config
         self._stamps_time = config.message_timestamp_type == "LogAppendTime"
         self._begin_roll_policy()
@@ -507,11 +575,11 @@ class Log(LogReader):
         headers: Sequence[BatchHeader],
         leader_epoch: int,
         now_ms: int,
-    ) -> Appended:
-        """Append what a producer sent: `data` is exactly the batches of `headers`, checked already.
+    ) -> AppendResult:
+        """Append a producer's batches: `data` is exactly the validated batches of `headers`.
 
-        Offsets, the leader epoch and under LogAppendTime the timestamp are stamped in place. A
-        batch that was appended before is answered with the offsets it got then.
+        Offsets, the leader epoch and under LogAppendTime the timestamp are written in place. For a
+        duplicate of an appended batch the offsets of that batch are returned.
         """
         if self._health.down:
             raise self._health.refusal()
@@ -523,7 +591,9 @@ class Log(LogReader):
         idempotent = headers[0].has_producer or len(headers) > 1
         if idempotent and (batch := self.producers.check(headers, data)) is not None:
             time = batch.timestamp if self._stamps_time else NO_TIMESTAMP
-            return Appended(batch.base_offset, batch.last_offset, time, self.log_start_offset, True)
+            return AppendResult(
+                batch.base_offset, batch.last_offset, time, self.log_start_offset, True
+            )
         base_offset = offset = self.log_end_offset
         for header in headers:
             if self._stamps_time:
@@ -532,15 +602,15 @@ class Log(LogReader):
             offset = header.next_offset
         self._write(data, headers, now_ms)
         if idempotent:
-            self._remember(data, headers, now_ms)
+            self._update_producers(data, headers, now_ms)
         time = now_ms if self._stamps_time else NO_TIMESTAMP
-        return Appended(base_offset, offset - 1, time, self.log_start_offset, False)
+        return AppendResult(base_offset, offset - 1, time, self.log_start_offset, False)
 
     def append_replicated(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
-        """Append batches that have their offsets already; they may leave gaps but not go back.
+        """Append batches of the leader, with their offsets, which may leave gaps but not go back.
 
-        Only an empty log may get a batch that begins before it: its leader's log may start in the
-        middle of one.
+        Only an empty log may get a batch that begins before its log start offset: the leader's log
+        start offset may lie in the middle of a batch.
         """
         self._health.check()
         start_offset = self.log_start_offset
@@ -557,14 +627,14 @@ class Log(LogReader):
                 )
             expected = header.next_offset
             if header.is_control and header.has_producer:
-                decode_marker(data, header)  # One that cannot be read must not be written.
+                decode_marker(data, header)  # A marker that cannot be read must not be written.
         self._write(data, headers, now_ms)
-        # As of now, like the leader: by the time of an old record it could expire at once.
-        self._remember(data, headers, now_ms)
+        # With the time of now, as at the leader: by that of an old record it could expire at once.
+        self._update_producers(data, headers, now_ms)
         self.advance_log_start(start_offset)
 
-    def _remember(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
-        """Bring what is known of producers up to batches that were written."""
+    def _update_producers(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        """Update producer state and aborted transactions by batches that were written."""
         for header in headers:
             if not header.has_producer:
                 continue
@@ -574,7 +644,7 @@ class Log(LogReader):
             aborted = self.producers.record_marker(header, data, now_ms)
             if aborted is not None:
                 self.active.aborted.append(aborted)
-                # At once, for who reads the files; but it may wait until the segment is closed.
+                # At once, for tools that read the files; a failure is made up for by a later write.
                 with suppress(StorageError):
                     self.active.aborted.write_pending()
 
@@ -584,7 +654,7 @@ class Log(LogReader):
         segment = self._segments.active
         try:
             if self._room is not None:
-                self._room.take(len(data))
+                self._room.count_append(len(data))
             if self._policy.must_roll(segment, len(data), last, now_ms):
                 self._roll(now_ms)
                 segment = self._segments.active
@@ -609,7 +679,7 @@ class Log(LogReader):
             self._state.hints.add(header.base_offset, at)
         self._flusher.appended(self.log_end_offset, now_ms)
         self._health.shortage = None
-        # In this order, which readers in other threads rely on.
+        # Readers in other threads rely on this order.
         self._state.log_end_offset = last.next_offset
         segment.size = position + len(data)
 
@@ -618,7 +688,7 @@ class Log(LogReader):
             self._room.refused(error, size)
 
     def _undo_write(self, segment: Segment, error: StorageError) -> KafkaError:
-        """Cut off what a failed write left, so that the file ends with a whole batch again."""
+        """Cut off the bytes of a failed write, so that the file ends with a whole batch again."""
         try:
             segment.file().truncate(segment.size)
         except StorageError as second:
@@ -626,19 +696,19 @@ class Log(LogReader):
         return self._health.failed(error)
 
     def roll(self, now_ms: int, base_offset: int = 0) -> None:
-        """Close the active segment and begin a new one; nothing happens if it is empty.
+        """Close the active segment and begin a new segment, unless the active segment is empty.
 
-        A `base_offset` behind the log's end becomes the end: compaction left nothing before it.
+        A `base_offset` behind the log's end becomes the end: compaction left no record before it.
         """
         if self.active.size or base_offset > self.log_end_offset:
             self._guard(lambda: self._roll(now_ms, base_offset))
 
     def _roll(self, now_ms: int, base_offset: int = 0) -> None:
-        """Begin a new segment. If that fails, nothing has changed that a retry would mind."""
+        """Begin a new segment. After a failure it can be retried."""
         offset = max(self.log_end_offset, base_offset)
         self.active.finish_indexes()
-        with suppress(Shortage):  # It is missed only if files get lost as well.
-            self._note_segments()
+        with suppress(ResourceShortage):  # The checkpoint is needed only if files get lost as well.
+            self._write_segment_sizes()
         self.snapshots.take(self.producers, offset)
         self._flusher.names_changed = True
         self._segments.begin(offset, self.config.segment_index_bytes, now_ms)
@@ -649,7 +719,7 @@ class Log(LogReader):
         self._policy = RollPolicy(self.topic_partition, self.active.base_offset, self.config)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch` and where it ended; (-1, -1) if unknown."""
+        """The largest epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def start_epoch(self, epoch: int) -> None:
@@ -669,7 +739,7 @@ class Log(LogReader):
         return self.recovery_point < self.active.base_offset
 
     def flush(self) -> int:
-        """Make all that was appended before the call durable; the recovery point afterwards.
+        """Make all records appended so far durable; return the new recovery point.
 
         May run in a worker thread. If an fsync fails the log is offline for good.
         """
@@ -682,62 +752,67 @@ class Log(LogReader):
             raise self._health.failed(error, fatal=fatal) from error
 
     def truncate_to(self, offset: int) -> None:
-        """Remove every batch that reaches `offset` or beyond, and epochs that wrote nothing."""
+        """Remove every batch that reaches `offset` or beyond, and epochs without records."""
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
         elif offset < self.log_end_offset:
             self._guard(lambda: self._truncate(offset), fatal=True)
         else:
-            # One who led for a moment noted an epoch that nobody else has heard of.
+            # A replica that led for a moment may have noted an epoch that no other replica has.
             self._guard(lambda: self.epochs.truncate_from_end(self.log_end_offset))
 
     def _truncate(self, offset: int) -> None:
         self.clean_offset = min(self.clean_offset, offset)
         recovery_point = self.recovery_point
         if recovery_point > offset:
-            # First of all: a crash may undo any part of what follows, and must not trust the rest.
+            # First of all: a crash may undo any part of the following, so none may be trusted.
             self._flusher.truncated(self.segments[segment_index(self.segments, offset)].base_offset)
             if self._on_truncate is not None:
                 self._on_truncate()
         self._stop_readers()
         end_offset = self._segments.truncate(offset)
         self._state.log_end_offset = end_offset
+        self.mark_damaged([extent for extent in self._state.damaged if extent[1] <= end_offset])
         self._state.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
         heard_ms = self.producers.newest_timestamp
         recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset, heard_ms)
         self._truncated(min(recovery_point, end_offset))
-        # Before anything is appended: or a crash could undo the cut and keep the epochs of what
-        # was appended, and nobody could tell that the old batches were cut off.
+        # Before anything is appended: else a crash could undo the truncation and keep the epochs of
+        # later appends, and recovery could not see that the old batches were truncated.
         self.active.sync(indexes=True)
         self.open_files.files.sync_file(self.epochs.path)
         self.open_files.files.sync_directory(self.directory)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next append goes to `offset`."""
+        """Remove all records; the next append goes to `offset`."""
         self._guard(lambda: self._restart(offset), fatal=True)
 
     def _restart(self, offset: int) -> None:
         was_empty = not self.size_bytes
         self.clean_offset = min(self.clean_offset, offset)
         if self.recovery_point > 0:
-            # A crash halfway leaves no segment at all, which would be damage if one was flushed.
+            # A crash halfway leaves no segment at all, which would count as damage otherwise.
             self._flusher.truncated(0)
             if self._on_truncate is not None:
                 self._on_truncate()
+        if self._start.is_durable or not was_empty:
+            self._start.raise_to(offset)
         self._stop_readers()
         self._segments.restart(offset, self.config.segment_index_bytes, self.active.created_ms)
+        self._start.settle_at(offset)
         self._state.log_end_offset = self._state.log_start_offset = offset
+        self.mark_damaged(())
         self.epochs.clear()
         self.producers.clear()
         self.snapshots.remove_after(-1)
         self._truncated(offset)
         if not was_empty:
-            # Or a crash could bring the old segments back beside the new one.
+            # Else a crash could bring the old segments back beside the new segment.
             self._flusher.flush(offset, self.segments)
 
     def _stop_readers(self) -> None:
-        """Before files shrink: whoever reads until the count is even again must not trust it."""
+        """Invalidate reads by other threads until `_truncated`; called before files shrink."""
         self._state.truncations += 1
         self._state.hints.clear()
 
@@ -751,19 +826,32 @@ class Log(LogReader):
         self._state.truncations += 1
 
     def advance_log_start(self, offset: int) -> None:
-        """Hide the records below `offset`; retention removes the segments they fill."""
+        """Raise the log start offset; retention removes the segments below it."""
         if offset > self.log_end_offset:
             raise self._state.out_of_range(offset)
         if offset > self.log_start_offset:
             self._guard(lambda: self.epochs.truncate_from_start(offset))
             self._state.log_start_offset = offset
 
-    def retire_segments(self, now_ms: int, high_watermark: int) -> list[Retired]:
-        """Rename the segments that retention lets go; `delete_retired` removes them later."""
+    def retire_segments(self, now_ms: int, high_watermark: int) -> list[RetiredSegment]:
+        """Rename the segments that retention deletes; `delete_retired` removes them later."""
         return self._guard(lambda: self._retire(now_ms, high_watermark))
 
-    def _retire(self, now_ms: int, high_watermark: int) -> list[Retired]:
-        expiries = log_segments.expired(
+    def retained_from(self, now_ms: int, high_watermark: int) -> int:
+        """The base offset of the first segment that retention keeps."""
+        count = len(self._guard(lambda: self._expired(now_ms, high_watermark)))
+        segments = self.segments
+        return segments[count].base_offset if count < len(segments) else self.log_end_offset
+
+    def note_start(self, offset: int) -> None:
+        """Note durably that segments below `offset` are about to go. May run in a worker thread.
+
+        `retire_segments` does so too, but an fsync holds up the owner's thread.
+        """
+        self._guard(lambda: self._start.raise_to(offset))
+
+    def _expired(self, now_ms: int, high_watermark: int) -> list[log_segments.Expiry]:
+        return log_segments.expired(
             self.segments,
             self.config,
             now_ms,
@@ -771,27 +859,31 @@ class Log(LogReader):
             log_end_offset=self.log_end_offset,
             high_watermark=high_watermark,
         )
+
+    def _retire(self, now_ms: int, high_watermark: int) -> list[RetiredSegment]:
+        expiries = self._expired(now_ms, high_watermark)
         if len(expiries) == len(self.segments):
             try:
                 self._roll(now_ms)
             except DiskFull:
-                expiries.pop()  # The older ones can go all the same, and make room.
+                expiries.pop()  # The older segments can be deleted, and make room.
         if not expiries:
             return []
         start_offset = self.segments[len(expiries)].base_offset
+        self._start.raise_to(start_offset)
         self._state.log_start_offset = max(self.log_start_offset, start_offset)
         self._flusher.names_changed = True
         retired = self._segments.retire(expiries, now_ms + self.config.file_delete_delay_ms)
         self.snapshots.remove_before(start_offset)
-        with suppress(DiskFull):  # Room is what is being made; the next time will do.
+        with suppress(DiskFull):  # This frees room; the next call writes the epochs.
             self.epochs.truncate_from_start(self.log_start_offset)
         return retired
 
     def replace_segments(self, old: Sequence[Segment], new: Segment, now_ms: int) -> bool:
-        """Put a compacted segment in the place of closed ones; false if they are gone meanwhile.
+        """Replace closed segments by a compacted segment; False if they were removed meanwhile.
 
-        Its files are complete and durable. A failure halfway takes the log offline; opening it
-        finishes the exchange then.
+        The files of `new` are complete and durable. A failure halfway takes the log offline;
+        opening it again finishes the replacement.
         """
         self._health.check()
         if not self._segments.has(old):
@@ -808,29 +900,30 @@ class Log(LogReader):
         self.snapshots.keep_only({segment.base_offset for segment in self.segments})
 
     def delete_retired(self, now_ms: int) -> int:
-        """Remove the files whose delay is over; how many segments. May run in a worker thread.
+        """Remove files of deleted segments after their delay; return the number of segments.
 
-        StorageError if one cannot be removed; it is tried again the next time.
+        May run in a worker thread. StorageError if a file cannot be removed; the next call tries it
+        again.
         """
         return self._segments.delete_retired(now_ms)
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget the producers that were silent for too long; how many."""
+        """Forget the producers that were silent for too long; return their number."""
         return self.producers.expire(now_ms - self._producer_expiration_ms)
 
     def relocate(self, directory: str) -> None:
         """Follow a rename of the log's directory."""
         self.open_files.forget_under(self.directory)
         self.directory = directory
-        for part in (self._segments, self._flusher, self.snapshots, self.epochs):
+        for part in (self._segments, self._flusher, self._start, self.snapshots, self.epochs):
             part.relocate(directory)
 
     def take_offline(self, error: StorageError) -> None:
-        """Serve nothing any more: the disk failed in something that is not only this log's."""
+        """Take the log offline because its data directory failed."""
         self._health.take_down(error)
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the log; if `clean`, durably and so that it need not be scanned when opened."""
+        """Close the log; if `clean`, make it durable, so that opening it needs no scan."""
         if self._health.closed:
             return
         try:
@@ -838,7 +931,7 @@ class Log(LogReader):
                 self._guard(self._make_durable, fatal=True)
         finally:
             self._health.close()
-            self.active.let_go()
+            self.active.allow_close()
             self.open_files.forget_under(self.directory)
 
     def _make_durable(self) -> None:
@@ -846,17 +939,17 @@ class Log(LogReader):
         if self.log_end_offset not in self.snapshots.offsets:
             self.snapshots.take(self.producers, self.log_end_offset)
         if self._opened_at != (self.log_end_offset, self._state.truncations):
-            # The last two: if the active one is empty, a flush has seen the other as active.
+            # The last two: if the active segment is empty, the other was active at the last flush.
             for segment in self.segments[-2:]:
                 segment.sync(indexes=True)
             self._flusher.names_changed = True
-        if self._note_segments():
+        if self._write_segment_sizes():
             self.open_files.files.sync_file(f"{self.directory}/{SEGMENT_SIZES}")
             self._flusher.names_changed = True
         self._flusher.flush(self.log_end_offset, self.segments)
 
-    def _note_segments(self) -> bool:
-        """Write down which files the log has, unless that is known; whether it was not."""
+    def _write_segment_sizes(self) -> bool:
+        """Write the segment checkpoint if it has changed; whether it had."""
         path = f"{self.directory}/{SEGMENT_SIZES}"
         content = encode_segment_sizes(segment.sizes() for segment in self.segments)
         if self.open_files.files.read_bytes(path) == content:
@@ -865,7 +958,7 @@ class Log(LogReader):
         return True
 
     def _guard(self, change: Callable[[], _Result], *, fatal: bool = False) -> _Result:
-        """Make a change in the files; a failure of the disk becomes the peer's answer."""
+        """Make a change in the files; a failure of the disk becomes a KafkaError."""
         self._health.check()
         try:
             return change()

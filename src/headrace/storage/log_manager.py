@@ -1,6 +1,6 @@
 """The logs of a broker, spread over its data directories.
 
-Rule: a directory or a log that fails is offline by itself; the others serve.
+Rule: a directory or a log that fails goes offline alone; the others go on serving.
 """
 
 import logging
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
-from headrace.storage.damage import DamagedLog, kept_error
+from headrace.storage.damage import DamagedLog, without_traceback
 from headrace.storage.data_directory import METADATA_LOG, DataDirectory
-from headrace.storage.files import Files, Shortage
+from headrace.storage.files import Files, ResourceShortage
 from headrace.storage.log import PRODUCER_EXPIRATION_MS, Log
 from headrace.storage.log_moves import LogMoves
 from headrace.storage.open_files import OpenFiles
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
-    """What there is to tell about a data directory. Bytes are -1 if the disk does not say."""
+    """The description of a data directory and its logs. Bytes are -1 if unknown."""
 
     path: str
     error: StorageError | None
@@ -40,12 +40,12 @@ class DirectoryState:
 
 
 class LogManager:
-    """Every log of a broker. Owned by one thread, as the logs are.
+    """All logs of a broker. Owned by one thread, as the logs are.
 
-    Only `checkpoint` and `delete_retired` may run in a worker thread meanwhile.
+    Only `checkpoint` and `delete_retired` may run in a worker thread at the same time.
 
-    Durability: a checkpoint is on stable storage when `checkpoint` returns; what it does not have
-    yet is found again by a scan.
+    Durability: a checkpoint is on stable storage when `checkpoint` returns; after a crash, later
+    offsets are found again by a scan.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class LogManager:
         self.failed: dict[TopicPartition, StorageError] = {}
         # Partitions that a checkpoint lists and that have no log: it was lost, not deleted.
         self.missing: dict[TopicPartition, DataDirectory] = {}
-        # Whether logs came or went since the last checkpoint, which tells a start which there were.
+        # Whether logs were made or removed since the last checkpoint, from which the next start
+        # knows which logs have to exist.
         self.names_changed = False
         self.directories = [
             DataDirectory(files, os.path.abspath(path), reserved_bytes, warn_percent)
@@ -102,13 +103,13 @@ class LogManager:
         new_cluster_id: Callable[[], str] | None = None,
         prepare: Callable[[list[str]], None] | None = None,
     ) -> "LogManager":
-        """Take the directories and load every log in them, unless that is to be done later.
+        """Lock the data directories and, with `load_logs`, open every log in them.
 
         `prepare` is called with their paths when they are locked and nothing is changed yet.
 
-        Without a `cluster_id` it is the one the directories have, or a new one, which
-        `new_cluster_id` makes if it is given. ConfigError if a
-        directory belongs to somebody else; StorageError if none of them can be used.
+        Without a `cluster_id` that of the directories is used, or a new id, from `new_cluster_id`
+        if it is given. ConfigError if a directory belongs to another node or cluster; StorageError
+        if none of the directories can be used.
         """
         manager = cls(
             files,
@@ -122,7 +123,7 @@ class LogManager:
             new_id=new_id,
         )
         try:
-            manager._take_directories(cluster_id, new_cluster_id, prepare)
+            manager._lock_directories(cluster_id, new_cluster_id, prepare)
             if load_logs:
                 manager.load_logs(now_ms)
         except HeadraceError:
@@ -130,20 +131,22 @@ class LogManager:
             raise
         return manager
 
-    def _take_directories(
+    def _lock_directories(
         self,
         cluster_id: str | None,
         new_cluster_id: Callable[[], str] | None,
         prepare: Callable[[list[str]], None] | None,
     ) -> None:
         for directory in self.directories:
-            self._try(directory, directory.take)
+            self._try(directory, directory.lock)
         first = self.directories[0]
         if prepare is not None and first.error is None:
             self._try(first, prepare, [directory.path for directory in self._online()])
         for directory in self._online():
             self._try(directory, directory.read_meta)
-        known = [one.meta.cluster_id for one in self._online() if one.meta is not None]
+        known = [
+            directory.meta.cluster_id for directory in self._online() if directory.meta is not None
+        ]
         if not known:
             known = [new_cluster_id() if new_cluster_id else uuid_text(self.new_id())]
         self.cluster_id = cluster_id or known[0]
@@ -158,7 +161,7 @@ class LogManager:
         directory.load()
 
     def load_logs(self, now_ms: int) -> None:
-        """Open every log; those that were deleted are removed by `delete_retired`."""
+        """Open every log; deleted logs are left for `delete_retired` to remove."""
         found: dict[TopicPartition, dict[DataDirectory, Log | StorageError]] = {}
         futures: list[tuple[TopicPartition, str, DataDirectory]] = []
         for directory in self._online():
@@ -206,10 +209,10 @@ class LogManager:
             try:
                 config = self.config_of(partition)
                 copies[directory] = self.open_log(partition, directory, path, config, now_ms)
-            except Shortage as error:
+            except ResourceShortage as error:
                 copies[directory] = type(error)(str(error))  # `open_failed` tries again.
             except StorageError as error:
-                copies[directory] = kept_error(error)
+                copies[directory] = without_traceback(error)
 
     def open_log(
         self,
@@ -233,10 +236,12 @@ class LogManager:
             clean_offset=written.clean_offsets.get(partition, 0),
             clean=directory.clean,
             same_boot=directory.same_boot,
+            # The metadata log begins where a snapshot allows, which is checked before it is opened.
+            check_start=partition != METADATA_LOG,
             open_files=self._open_files,
             producer_expiration_ms=self._producer_expiration_ms,
             on_truncate=lambda: self.checkpoint_directory(directory),
-            # Without its metadata log no broker could free anything.
+            # The metadata log may use the reserve: without it the broker could delete nothing.
             room=None if partition == METADATA_LOG else directory.room,
         )
 
@@ -244,13 +249,13 @@ class LogManager:
         return iter(self.logs.values())
 
     def get(self, partition: TopicPartition) -> Log | None:
-        """The log of a partition; KafkaError if there is one and it could not be opened."""
+        """The log of a partition or None; KafkaError if its log could not be opened."""
         log = self.logs.get(partition)
         if log is None and partition in self.failed:
             error = self.failed[partition]
             advice = "repair or replace the disk, then restart the broker"
             if isinstance(error, DamagedLog):
-                advice = error.advice
+                advice = error.repair_advice
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; the log {partition} is offline: {advice}"
             ) from error
@@ -259,14 +264,16 @@ class LogManager:
     def create(
         self, partition: TopicPartition, topic_id: bytes, config: TopicConfig, now_ms: int
     ) -> Log:
-        """Make a new, empty log, where it was asked for or in the directory that has the fewest."""
+        """Make a new, empty log in its preferred directory or in that with the fewest logs."""
         assert partition not in self._homes, partition
         online = self._online()
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
         directory = self.moves.take_preferred(partition)
         if directory is None:
-            directory = min(online, key=lambda one: (one.room.is_full, one.log_count))
+            directory = min(
+                online, key=lambda candidate: (candidate.room.is_full, candidate.log_count)
+            )
         path = f"{directory.path}/{partition}"
         try:
             self._forget(partition, directory)
@@ -274,8 +281,8 @@ class LogManager:
                 raise StorageError(f"{path} is there already: move it away")
             directory.room.check()
             log = self.open_log(partition, directory, path, config, now_ms, topic_id)
-        except Shortage as error:
-            with suppress(StorageError):  # Half of a log would be in the way of the next attempt.
+        except ResourceShortage as error:
+            with suppress(StorageError):  # An incomplete log would fail the next attempt.
                 self.files.remove_tree(path)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except StorageError as error:
@@ -287,9 +294,9 @@ class LogManager:
         return log
 
     def _forget(self, partition: TopicPartition, directory: DataDirectory) -> None:
-        """Have no offsets of an earlier log of a partition, in memory or in a checkpoint.
+        """Drop the offsets of an earlier log of a partition, in memory and in checkpoints.
 
-        Or a start after a crash would take the new, shorter log for one that lost records.
+        Else a start after a crash would take the new, shorter log for a log that lost records.
         """
         self.missing.pop(partition, None)
         written = directory.checkpoints
@@ -303,8 +310,8 @@ class LogManager:
                 )
         written.forget(partition)
 
-    def adopt(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Give a log the id of the topic that it belongs to, in the place of an unreadable one."""
+    def set_topic_id(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Write the topic id of a log whose `partition.metadata` is unreadable."""
         log = self.logs[partition]
         path = f"{log.directory}/{PARTITION_METADATA}"
         try:
@@ -316,9 +323,9 @@ class LogManager:
     def set_aside(
         self, partition: TopicPartition, reason: str, now_ms: int, *, is_lost: bool = False
     ) -> str:
-        """Take a log out of service and keep its files under another name; their directory.
+        """Take a log out of service and keep its files under another name; return their path.
 
-        If that `is_lost`, checkpoints go on to list the partition, so that a start does not take it
+        With `is_lost`, checkpoints go on to list the partition, so that a start does not take it
         for new before its log is made again.
         """
         self.moves.drop(partition, now_ms)
@@ -336,17 +343,14 @@ class LogManager:
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self.failed.pop(partition, None)
-        del self._homes[partition]
-        directory.log_count -= 1
-        self.names_changed = True
+        self._forget_home(partition)
         if is_lost:
             self.missing[partition] = directory
         return aside
 
     def open_failed(self, partition: TopicPartition, now_ms: int) -> None:
-        """Try again to open a log for which there was no room, or no descriptor."""
-        if not isinstance(self.failed.get(partition), Shortage):
+        """Try again to open a log that failed for lack of disk space or file descriptors."""
+        if not isinstance(self.failed.get(partition), ResourceShortage):
             return
         directory = self._homes[partition]
         path, config = f"{directory.path}/{partition}", self.config_of(partition)
@@ -355,13 +359,13 @@ class LogManager:
             del self.failed[partition]
 
     def fail(self, partition: TopicPartition, error: DamagedLog, now_ms: int) -> None:
-        """Take a log out of service that was found damaged; its files stay."""
+        """Take a damaged log out of service; its files stay."""
         self.moves.drop(partition, now_ms)
         self.logs.pop(partition).close(clean=False)
         self.failed[partition] = error.copy()
 
     def delete(self, partition: TopicPartition, now_ms: int) -> None:
-        """Take a log out of service; `delete_retired` removes its files after the usual delay."""
+        """Delete a log; `delete_retired` removes its files after `file.delete.delay.ms`."""
         self.moves.drop(partition, now_ms)
         directory = self._homes[partition]
         log = self.logs.pop(partition, None)
@@ -371,32 +375,35 @@ class LogManager:
             delay_ms = log.config.file_delete_delay_ms
         gone = directory.deleted_name(partition, self.new_id())
         try:
-            # Not made durable here: if a crash undoes it, the log comes back as one of no topic.
+            # Not made durable here: if a crash undoes it, the next start finds a log of no topic.
             self.files.rename(f"{directory.path}/{partition}", gone)
             self._forget_files(f"{directory.path}/{partition}")
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self.failed.pop(partition, None)
-        del self._homes[partition]
-        directory.log_count -= 1
-        self.names_changed = True
+        self._forget_home(partition)
         self._deleted.append((now_ms + delay_ms, gone))
 
+    def _forget_home(self, partition: TopicPartition) -> None:
+        """Drop a partition whose log was renamed from the books of its data directory."""
+        self.failed.pop(partition, None)
+        self._homes.pop(partition).log_count -= 1
+        self.names_changed = True
+
     def _forget_files(self, path: str) -> None:
-        """Let go of the files of a log whose directory was renamed.
+        """Close the open files of a log whose directory was renamed.
 
         Closing the log did so too, but until the rename a thread may have opened some again, and
-        another log may get their names.
+        a new log may use their names.
         """
         self._open_files.forget_under(path)
 
-    def home_of(self, partition: TopicPartition) -> DataDirectory:
-        """The directory of a log."""
+    def directory_of(self, partition: TopicPartition) -> DataDirectory:
+        """The data directory of a partition's log."""
         return self._homes[partition]
 
     def replace(self, partition: TopicPartition, log: Log, directory: DataDirectory) -> None:
-        """Have another log for a partition, in another directory, which has counted it already."""
+        """Replace a partition's log by its future log, which `directory` has counted already."""
         self._homes[partition].log_count -= 1
         self.logs[partition] = log
         self._homes[partition] = directory
@@ -404,9 +411,9 @@ class LogManager:
     def discard(
         self, partition: TopicPartition, directory: DataDirectory, log: Log, delete_at_ms: int
     ) -> None:
-        """Close a log that is not the current one of its partition, and have it deleted.
+        """Close and delete a log that is not the current log of its partition.
 
-        Durably: or a crash could bring it back when some of its files are gone.
+        The rename is durable: else a crash could undo it when some files are removed already.
         """
         log.close(clean=False)
         gone = directory.deleted_name(partition, self.new_id())
@@ -416,24 +423,27 @@ class LogManager:
         self._deleted.append((delete_at_ms, gone))
 
     def delete_retired(self, now_ms: int) -> int:
-        """Remove segments and logs that were deleted long enough ago; how many.
+        """Remove deleted segments and logs after their delay; return their number.
 
-        What cannot be removed now is tried again by the next call. May run in a worker thread.
+        Those that cannot be removed now are tried again by the next call. May run in a worker
+        thread.
         """
         count = 0
         self.moves.delete_replaced(now_ms)
         for log in list(self.logs.values()):
             with suppress(StorageError):
                 count += log.delete_retired(now_ms)
-        for entry in [one for one in self._deleted if one[0] <= now_ms]:
+        for delete_at_ms, path in list(self._deleted):
+            if delete_at_ms > now_ms:
+                continue
             with suppress(StorageError):
-                self.files.remove_tree(entry[1])
-                self._deleted.remove(entry)
+                self.files.remove_tree(path)
+                self._deleted.remove((delete_at_ms, path))
                 count += 1
         return count
 
     def open_metadata_log(self, config: TopicConfig, now_ms: int) -> Log:
-        """The cluster's metadata log, in the first directory. Closed with the others."""
+        """Open the cluster's metadata log, in the first directory; `close` closes it too."""
         if self._metadata_log is None:
             directory = self.directories[0]
             if directory.error is not None:
@@ -443,25 +453,28 @@ class LogManager:
         return self._metadata_log
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """What the last checkpoint says of a partition's high watermark."""
+        """The high watermark of a partition in the last checkpoint."""
         home = self._homes.get(partition)
         return None if home is None else home.checkpoints.high_watermarks.get(partition)
 
     def checkpoint(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> list[StorageError]:
-        """Write the offsets that a restart begins from; what went wrong. For any one thread.
+        """Write the checkpoints that a restart begins from; return the failures.
 
-        A directory that fails goes offline with its logs; one that is merely full does not, as an
-        older checkpoint is as good and only makes a scan longer.
+        A directory that fails goes offline with its logs; a directory that is merely full does not,
+        as an older checkpoint is also right and only makes a scan longer. May run in any thread,
+        but not in two at a time.
         """
         self.names_changed = False
-        return self._in_each_directory(lambda one: self.checkpoint_directory(one, high_watermarks))
+        return self._in_each_directory(
+            lambda directory: self.checkpoint_directory(directory, high_watermarks)
+        )
 
     def checkpoint_high_watermarks(
         self, high_watermarks: Mapping[TopicPartition, int]
     ) -> list[StorageError]:
-        """As `checkpoint`, of the high watermarks alone."""
+        """Write the checkpoints of high watermarks alone, otherwise as `checkpoint`."""
 
         def write(directory: DataDirectory) -> None:
             with directory.checkpointing:
@@ -478,7 +491,7 @@ class LogManager:
                 write(directory)
             except StorageError as error:
                 errors.append(error)
-                if not isinstance(error, Shortage):
+                if not isinstance(error, ResourceShortage):
                     self._take_offline(directory, error)
         return errors
 
@@ -487,8 +500,8 @@ class LogManager:
         directory: DataDirectory,
         high_watermarks: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """As `checkpoint`, of the logs in one directory; StorageError if it fails."""
-        # Collected under the lock: or offsets of before a truncation could be written after it.
+        """Write the checkpoints of one directory; StorageError if that fails."""
+        # Collected under the lock: else offsets from before a truncation could be written after it.
         with directory.checkpointing:
             logs = self._logs_in(directory)
             listed = directory.checkpoints.recovery_points
@@ -497,7 +510,7 @@ class LogManager:
                 for name, home in list(self.missing.items())
                 if home is directory
             }
-            # A log that could not be opened keeps its own, for the next start to judge it by.
+            # A log that could not be opened keeps its offsets, for recovery at the next start.
             failed = [name for name in self.failed if self._homes.get(name) is directory]
             kept = [
                 {name: offsets[name] for name in failed if name in offsets}
@@ -508,8 +521,8 @@ class LogManager:
                 )
             ]
             directory.write_checkpoints(
-                # Nobody needs what lies before the log start, so it counts as flushed; a log start
-                # beyond its recovery point cannot be right.
+                # Records before the log start count as flushed, since they are not read any more;
+                # and a start takes a log start beyond the recovery point for an error.
                 {log.topic_partition: max(log.recovery_point, log.log_start_offset) for log in logs}
                 | kept[0]
                 | lost,
@@ -522,7 +535,7 @@ class LogManager:
                 _write_high_watermarks(directory, logs, high_watermarks, failed)
 
     def offline_directories(self) -> list[bytes]:
-        """The ids of the directories that cannot be used any more, for the controller to know."""
+        """The ids of the directories that are offline, for heartbeats to the controller."""
         return [
             directory.meta.directory_id
             for directory in self.directories
@@ -531,11 +544,11 @@ class LogManager:
 
     @property
     def has_room(self) -> bool:
-        """Whether a directory takes records."""
+        """Whether a directory accepts records."""
         return any(not directory.room.is_full for directory in self._online())
 
     def full_directories(self) -> list[bytes]:
-        """The ids of the directories that take no records, for the controller to know."""
+        """The ids of the directories that are full, for heartbeats to the controller."""
         return [
             directory.meta.directory_id
             for directory in self._online()
@@ -543,7 +556,7 @@ class LogManager:
         ]
 
     def describe(self) -> list[DirectoryState]:
-        """Each directory with its logs, and the room its disk has."""
+        """The state of each directory, with its logs and the space of its disk."""
         states = []
         for directory in self.directories:
             total = usable = -1
@@ -555,7 +568,9 @@ class LogManager:
                     error = failure
             logs = tuple(log for name, log in self.logs.items() if self._homes[name] is directory)
             futures = tuple(
-                one.log for one in self.moves.futures.values() if one.directory is directory
+                future.log
+                for future in self.moves.futures.values()
+                if future.directory is directory
             )
             states.append(
                 DirectoryState(
@@ -566,12 +581,13 @@ class LogManager:
 
     @property
     def previous_broker_epoch(self) -> int:
-        """The epoch of the broker's last run, if that shut down cleanly in every directory; or -1.
+        """The broker epoch of the last run, if it shut down cleanly in every directory; else -1.
 
-        A directory that is missing, new or from another time tells that logs may lack records.
+        If a directory is missing, new or of an earlier run, logs may lack records.
         """
         epochs = {
-            one.broker_epoch if one.clean and one.error is None else -1 for one in self.directories
+            directory.broker_epoch if directory.clean and directory.error is None else -1
+            for directory in self.directories
         }
         return epochs.pop() if len(epochs) == 1 else -1
 
@@ -582,10 +598,11 @@ class LogManager:
         high_watermarks: Mapping[TopicPartition, int] | None = None,
         broker_epoch: int = -1,
     ) -> None:
-        """Close every log and let go of the directories.
+        """Close every log and unlock the directories.
 
-        If `clean`, each directory whose logs were all flushed is marked with the epoch of this run,
-        and is not scanned when opened again; one where something failed is not marked.
+        If `clean`, each directory whose logs were all flushed gets a clean-shutdown marker with the
+        broker epoch of this run, and its logs are not scanned at the next start; a directory where
+        something failed gets none.
         """
         for directory in self.directories:
             sound = clean and directory.error is None
@@ -602,8 +619,8 @@ class LogManager:
 
     @staticmethod
     def close_log(log: Log, *, clean: bool = True) -> None:
-        """Close one log, before `close`; several threads may do so for different logs."""
-        with suppress(KafkaError):  # It is offline then, which `close` sees.
+        """Close a log, before `close`; several threads may do so for different logs."""
+        with suppress(KafkaError):  # Then the log is offline, which `close` checks.
             log.close(clean=clean)
 
     def _logs_in(self, directory: DataDirectory) -> list[Log]:
@@ -648,7 +665,7 @@ def _write_high_watermarks(
     high_watermarks: Mapping[TopicPartition, int],
     failed: Iterable[TopicPartition] = (),
 ) -> None:
-    """Write those of the logs. One that is not given has no replica yet, and keeps its old one."""
+    """Write the high watermarks of logs; a log without a new value keeps its old value."""
     written = directory.checkpoints.high_watermarks
     known = ChainMap(dict(high_watermarks), written)
     names = [*(log.topic_partition for log in logs), *failed]

@@ -1,9 +1,9 @@
 """Moves of logs between the data directories of a broker (KIP-113).
 
 Rule: at any moment one directory has the complete log. Its copy is renamed into place only after
-`move.metadata` beside the old log has named the new directory, durably; the old log goes only after
-the new one, its name included, is durable. So a start that finds both knows which goes on: the
-longer, and of two that are the same the copy.
+`move.metadata` beside the old log has named the new directory, durably; the old log is deleted only
+after the new log, its name included, is durable. So a start that finds both keeps the longer log,
+and of two that are the same the copy.
 """
 
 import logging
@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from headrace.storage.damage import DamagedLog
 from headrace.storage.data_directory import DataDirectory
 from headrace.storage.future_log import (
     FutureLog,
@@ -33,10 +34,10 @@ _PREFERRED_MAX = 10_000
 
 
 class LogMoves:
-    """The logs of a broker that move, and those that have just moved.
+    """The future logs of a broker, and the replaced logs that are not deleted yet.
 
-    Owned by the thread that owns the logs; `prepare`, `settle` and `delete_replaced` may run in a
-    worker thread.
+    Owned by the thread that owns the logs; `prepare`, `make_durable` and `delete_replaced` may run
+    in a worker thread.
     """
 
     def __init__(self, manager: "LogManager") -> None:
@@ -47,7 +48,7 @@ class LogMoves:
         self.replaced: dict[TopicPartition, ReplacedLog] = {}
 
     def logs_in(self, directory: DataDirectory) -> list[Log]:
-        """The logs in a directory that are not the current ones of their partitions."""
+        """The future logs and replaced logs in a directory."""
         copies: list[FutureLog | ReplacedLog] = [*list(self.futures.values())]
         copies += list(self.replaced.values())
         return [copy.log for copy in copies if copy.directory is directory]
@@ -66,17 +67,17 @@ class LogMoves:
             ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs of the broker: {known}"
         )
 
-    # A log that is not there yet.
+    # The directory of a log that is not made yet.
 
     def prefer(self, partition: TopicPartition, directory: DataDirectory) -> None:
-        """Remember where a log is to be made once its replica comes to this broker."""
+        """Remember the directory for a partition's log, until this broker gets a replica."""
         self._preferred.pop(partition, None)
         self._preferred[partition] = directory
         if len(self._preferred) > _PREFERRED_MAX:
             del self._preferred[next(iter(self._preferred))]
 
     def take_preferred(self, partition: TopicPartition) -> DataDirectory | None:
-        """The directory that was asked for, if it can be used; it is forgotten then."""
+        """Forget and return the preferred directory of a partition; None unless online."""
         directory = self._preferred.pop(partition, None)
         return directory if directory is not None and directory.error is None else None
 
@@ -86,7 +87,7 @@ class LogMoves:
         """Begin to move a log; whether a future log was made.
 
         A move to another directory is cancelled. Nothing else happens if the log is in `directory`
-        or on its way there.
+        or moving there.
         """
         name = directory.future_name(partition, self._manager.new_id())
         future = self.futures.get(partition)
@@ -94,9 +95,11 @@ class LogMoves:
             self.cancel(partition, now_ms)
         elif future is not None:
             return False
-        if self._manager.home_of(partition) is directory:
+        if self._manager.directory_of(partition) is directory:
             return False
-        offline = [one.path for one in self._manager.directories if one.error is not None]
+        offline = [
+            candidate.path for candidate in self._manager.directories if candidate.error is not None
+        ]
         if offline:
             # As in Kafka: there may be another future log of this partition.
             raise KafkaError(
@@ -104,7 +107,7 @@ class LogMoves:
                 f"no replica can be moved while {' and '.join(offline)} is offline",
             )
         if partition in self.replaced:
-            self.settle(partition)
+            self.make_durable(partition)
             self._discard_replaced(partition, now_ms)
         current = self._manager.logs[partition]
         directory.checkpoints.forget(partition)
@@ -113,14 +116,14 @@ class LogMoves:
                 partition, directory, name, current.config, now_ms, current.topic_id
             )
         except StorageError as error:
-            with suppress(StorageError):  # Or the next start would go on with it.
+            with suppress(StorageError):  # Else the next start would resume the move.
                 self._files.remove_tree(name)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._add_future(partition, FutureLog(log, directory))
         return True
 
     def cancel(self, partition: TopicPartition, now_ms: int) -> None:
-        """Give a move up, if there is one: the future log is deleted."""
+        """Cancel the move of a partition, if it has a future log, and delete that log."""
         future = self.futures.pop(partition, None)
         if future is None:
             return
@@ -133,29 +136,29 @@ class LogMoves:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def prepare(self, partition: TopicPartition, future: FutureLog) -> None:
-        """Make all durable that must be before the future log takes the place of the current."""
+        """Make the future log durable and write `move.metadata`, before `promote`."""
         future.log.flush()
         self._manager.checkpoint_directory(future.directory)
         meta, current = future.directory.meta, self._manager.logs.get(partition)
         assert meta is not None, future.directory.path
-        if current is not None:  # Or it was deleted meanwhile.
+        if current is not None:  # Else it was deleted meanwhile.
             write_destination(self._files, current.directory, meta.directory_id)
             future.prepared = True
 
     def unprepare(self, partition: TopicPartition) -> None:
-        """Take back what `prepare` has noted beside the current log."""
+        """Remove the `move.metadata` that `prepare` has written."""
         log = self._manager.logs.get(partition)
         if log is not None:
             remove_destination(self._files, log.directory)
 
     def promote(self, partition: TopicPartition, now_ms: int) -> Log:
-        """Put a future log that has all records in the place of the current one; the new one.
+        """Replace the current log by its future log, which has all its records; return the latter.
 
-        Those who read the old log may go on for `file.delete.delay.ms`.
+        Reads of the old log in progress may go on for `file.delete.delay.ms`.
         """
         manager, future = self._manager, self.futures[partition]
         assert future.prepared, partition
-        old, source = manager.logs[partition], manager.home_of(partition)
+        old, source = manager.logs[partition], manager.directory_of(partition)
         new, destination = future.log, future.directory
         path = f"{destination.path}/{partition}"
         try:
@@ -164,9 +167,9 @@ class LogMoves:
         except StorageError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         new.relocate(path)
-        # Not before: as long as both logs grow, each counts its own producers.
+        # Not before: as long as both logs grow, each has its own producer state.
         new.producers = old.producers
-        # A checkpoint must not take the offsets of one log for those of the other.
+        # Under both locks: a checkpoint must not mix up the offsets of the two logs.
         with source.checkpointing, destination.checkpointing:
             self.replaced[partition] = ReplacedLog(
                 old, source, destination, now_ms + old.config.file_delete_delay_ms
@@ -175,32 +178,32 @@ class LogMoves:
             del self.futures[partition]
         return new
 
-    def settle(self, partition: TopicPartition) -> None:
-        """Make the log that has moved durable in its new place; then the old one may go.
+    def make_durable(self, partition: TopicPartition) -> None:
+        """Flush a log that has moved and its directory, so that the old log may be deleted.
 
-        In a worker thread: its owner may delete the partition meanwhile, with both logs.
+        Runs in a worker thread: the owner may delete the partition meanwhile, with both logs.
         """
         replaced, log = self.replaced.get(partition), self._manager.logs.get(partition)
         if replaced is not None and log is not None and not replaced.durable:
             log.flush()
-            # Records that were deleted on request must not come back.
+            # Else records that DeleteRecords removed could come back.
             self._manager.checkpoint_directory(replaced.new_directory)
             replaced.durable = True
 
     def delete_replaced(self, now_ms: int) -> None:
-        """Give up old logs whose time has come."""
+        """Delete the replaced logs whose delay is over."""
         for partition, replaced in list(self.replaced.items()):
             if replaced.durable and replaced.delete_at_ms <= now_ms:
                 self._discard_replaced(partition, now_ms)
 
     def drop(self, partition: TopicPartition, now_ms: int) -> None:
-        """Delete every other log of a partition that is itself deleted."""
-        with suppress(KafkaError):  # Then the next start finds a future log of no replica.
+        """Delete the future log and the replaced log of a partition."""
+        with suppress(KafkaError):  # Then the next start finds a future log without a replica.
             self.cancel(partition, now_ms)
         self._discard_replaced(partition, now_ms)
 
     def close(self) -> None:
-        """Give up the old logs whose new ones were closed, and so are durable."""
+        """Delete the replaced logs whose new logs were closed, and so are durable."""
         for partition in list(self.replaced):
             log = self._manager.logs.get(partition)
             if log is not None and log.offline is None:
@@ -209,24 +212,27 @@ class LogMoves:
     def _discard_replaced(self, partition: TopicPartition, now_ms: int) -> None:
         replaced = self.replaced.pop(partition, None)
         if replaced is not None:
-            with suppress(StorageError):  # The next start finds it, and which one is the newer.
+            with suppress(StorageError):  # The next start finds both logs, and keeps the newer.
                 self._manager.discard(partition, replaced.directory, replaced.log, now_ms)
 
-    # A start.
+    # Startup.
 
     def choose(
         self, partition: TopicPartition, found: Mapping[DataDirectory, Log | StorageError]
     ) -> tuple[DataDirectory, Log | StorageError]:
-        """The log of a partition that goes on, of one or two that were found; the other goes.
+        """Choose the current log of a partition among the logs that were found; delete the other.
 
-        ConfigError if there are two, and not because of a move.
+        ConfigError if there are several, and not because of a move.
         """
         online = {
             directory.meta.directory_id: directory
             for directory in self._manager.directories
             if directory.error is None and directory.meta is not None
         }
-        targets = {one: destination_of(self._files, f"{one.path}/{partition}") for one in found}
+        targets = {
+            directory: destination_of(self._files, f"{directory.path}/{partition}")
+            for directory in found
+        }
         if len(found) == 1:
             [(directory, log)] = found.items()
             return directory, self._only(directory, log, targets[directory], online)
@@ -235,11 +241,14 @@ class LogMoves:
             if destination in found and destination is not source and len(found) == 2:
                 assert destination is not None
                 return self._newer(partition, source, destination, found)
-        newest = max(found, key=lambda one: _position(found[one]))
+        newest = max(found, key=lambda directory: _position(found[directory]))
         copies = ", ".join(
-            f"{one.path}/{partition} ({_position_text(log)})" for one, log in found.items()
+            f"{directory.path}/{partition} ({_position_text(log)})"
+            for directory, log in found.items()
         )
-        others = " and ".join(f"{one.path}/{partition}" for one in found if one is not newest)
+        others = " and ".join(
+            f"{directory.path}/{partition}" for directory in found if directory is not newest
+        )
         raise ConfigError(
             f"{partition} is in more than one data directory: {copies}. Move {others} out of the"
             " data directories and keep it, or the other one if you know that it is the right one"
@@ -254,7 +263,7 @@ class LogMoves:
     ) -> Log | StorageError:
         if target is None or isinstance(log, StorageError):
             return log
-        if target not in online and any(one.error for one in self._manager.directories):
+        if target not in online and any(known.error for known in self._manager.directories):
             log.close(clean=False)
             return StorageError(
                 f"{log.directory} may be older than a copy of it in a data directory that is"
@@ -273,13 +282,13 @@ class LogMoves:
     ) -> tuple[DataDirectory, Log | StorageError]:
         old, new = found[source], found[destination]
         if isinstance(new, StorageError):
-            # It may have records that the old log has not.
+            # It may have records that the old log does not have.
             if isinstance(old, Log):
                 old.close(clean=False)
             return destination, new
         if isinstance(old, StorageError) or _rank(old) <= _rank(new):
             if isinstance(old, Log):
-                # Its directory may be the only one that has noted a deletion of records.
+                # A log start offset raised by DeleteRecords may be in its checkpoint only.
                 with suppress(KafkaError):  # Then the log is offline.
                     new.advance_log_start(min(old.log_start_offset, new.log_end_offset))
                 with suppress(StorageError):
@@ -293,18 +302,27 @@ class LogMoves:
     def load_future(
         self, partition: TopicPartition, path: str, directory: DataDirectory, now_ms: int
     ) -> None:
-        """Open a future log that a restart has interrupted; one of another log is deleted.
+        """Open the future log of a move that a restart has interrupted.
 
-        One that is left without a log is set aside, as it may be all there is.
+        A future log of another topic id is deleted. A future log without a current log is set
+        aside, as it may be the only copy. A damaged one is deleted and made again.
         """
         manager = self._manager
         current = manager.logs.get(partition)
         try:
             log = manager.open_log(partition, directory, path, manager.config_of(partition), now_ms)
-        except StorageError:
-            return  # The move is forgotten until the next start.
+        except DamagedLog as error:
+            if current is not None and partition not in self.futures:
+                logger.warning("%s: its copy for a move is made again: %s", partition, error)
+                with suppress(StorageError, KafkaError):
+                    self._files.remove_tree(path)
+                    self.begin(partition, directory, now_ms)
+            return
+        except StorageError as error:
+            logger.warning("%s: its move waits for the next start: %s", partition, error)
+            return
         is_of_log = current is not None and log.topic_id == current.topic_id
-        is_unknown = current is None and any(one.error for one in manager.directories)
+        is_unknown = current is None and any(known.error for known in manager.directories)
         if partition not in self.futures and (
             is_of_log or is_unknown or partition in manager.failed
         ):
@@ -326,12 +344,12 @@ class LogMoves:
 
 
 def _rank(log: Log) -> tuple[int, int]:
-    """Larger for a log that has more of what was written last."""
+    """The latest epoch and end offset of a log: larger for the newer of two copies."""
     return log.latest_epoch, log.log_end_offset
 
 
 def _position(log: Log | StorageError) -> tuple[int, int]:
-    """What tells the newer of two copies of a log; one that cannot be opened is none."""
+    """The rank of a log; a log that cannot be opened ranks below all others."""
     return (log.latest_epoch, log.log_end_offset) if isinstance(log, Log) else (-2, -1)
 
 

@@ -1,8 +1,9 @@
-"""The segments of a log in order: when one is rolled, which are dropped, and reads over them."""
+"""The segments of a log: reads over them, retention, the roll policy, and their replacement."""
 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, Protocol
@@ -10,8 +11,8 @@ from zlib import crc32
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.batch import LOG_OVERHEAD, batch_size
-from headrace.protocol.records import BatchHeader
+from headrace.protocol.batch import LOG_OVERHEAD, batch_size, byte_view
+from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header, scan_headers
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import File
 from headrace.storage.index import ReadAt, WouldBlock, read_waiting
@@ -25,10 +26,10 @@ from headrace.storage.segment import (
 )
 from headrace.types import Buffer, TopicPartition
 
-# Reading a log: from an offset to the bytes that answer a fetch, and from a time to an offset.
+# Reading a log: from an offset to batches, and from a timestamp to an offset.
 #
-# Rule: everything here works on what it is given, the segments and the end offset as they were when
-# the caller took them, so that it can run in a worker thread while the owner appends.
+# Rule: these functions use only their arguments, the segments and the end offset as they were when
+# the caller took them, so that they can run in a worker thread while the owner appends.
 
 
 _BASE_OFFSET = attrgetter("base_offset")
@@ -36,17 +37,28 @@ _HINTS_MAX = 128
 
 
 class LogRead(NamedTuple):
-    """What a read found: batches as they lie in the file. The last one may be cut short."""
+    """The result of a read: batches as they are in the file. The last may be incomplete."""
 
     records: Buffer
     segment_base_offset: int
     position: int
 
+    def cut_before(self, end_offset: int) -> "LogRead":
+        """The batches of it that end before `end_offset`, as far as they follow on each other."""
+        records = byte_view(self.records)
+        headers, _ = sound_headers(records)
+        size = 0
+        for header in headers:
+            if header.next_offset > end_offset:
+                break
+            size = header.position + header.size
+        return self._replace(records=records[:size])
 
-class Hints:
-    """Where batches lie that were appended or read lately, so that a follower needs no search.
 
-    Owned by one thread; another may call `get` meanwhile.
+class PositionHints:
+    """Positions of recently appended and read batches, so that most reads need no search.
+
+    Owned by one thread; others may call `get` at the same time.
     """
 
     __slots__ = ("_positions",)
@@ -66,28 +78,44 @@ class Hints:
         return self._positions.get(offset)
 
     def clear(self) -> None:
-        """Forget all of them: the log was truncated."""
+        """Forget all positions, because files are about to change."""
         self._positions = {}
 
 
 def read_cached(file: File, position: int, size: int) -> Buffer:
-    """Read what the page cache holds; WouldBlock if that is not all."""
+    """Read from the page cache; WouldBlock if it does not hold all bytes."""
     data = file.read_cached(position, size)
     if data is None:
         raise WouldBlock
     return data
 
 
+def sound_headers(records: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:
+    """The headers of the whole batches, up to one that cannot be true; why, if there is one."""
+    try:
+        return scan_headers(records), None
+    except CorruptBatch as error:
+        headers: list[BatchHeader] = []
+        end = 0
+        with suppress(CorruptBatch):
+            while end + HEADER_SIZE <= len(records):
+                header = read_header(records, end)
+                end += header.size
+                if end <= len(records):
+                    headers.append(header)
+        return headers, error
+
+
 def segment_index(segments: Sequence[Segment], offset: int) -> int:
-    """The index of the segment that `offset` belongs to, -1 if it lies before them all."""
+    """The index of the segment that `offset` belongs to, -1 if it is before all segments."""
     if offset >= segments[-1].base_offset:
-        return len(segments) - 1  # The usual case: readers follow the end.
+        return len(segments) - 1  # The usual case: most readers are near the end.
     return bisect_right(segments, offset, key=_BASE_OFFSET) - 1
 
 
 def read_batches(
     segments: Sequence[Segment],
-    hints: Hints,
+    hints: PositionHints,
     offset: int,
     max_bytes: int,
     max_offset: int | None,
@@ -96,10 +124,10 @@ def read_batches(
     at_least_one: bool,
     read: ReadAt = read_waiting,
 ) -> LogRead:
-    """Bytes from the batch that holds `offset` on, all of one segment, below `max_offset`.
+    """Read batches of one segment, from the batch that holds `offset` up to `max_offset`.
 
-    `active_size` is the size of the last segment, taken before its end offset was: bytes behind it
-    may belong to offsets the caller has not judged. No `max_offset` means up to there.
+    `active_size` is the size of the last segment, taken before the end offset: bytes behind it may
+    be of offsets that the caller has not checked. Without `max_offset` it is the only limit.
     """
     index = max(segment_index(segments, offset), 0)
     last = len(segments) - 1
@@ -136,7 +164,7 @@ def find_aborted(
 ) -> list[AbortedTransaction]:
     """The aborted transactions that have offsets in [start, end), in the order they ended."""
     found: list[AbortedTransaction] = []
-    # A transaction is found where its marker is, which may be segments behind its records.
+    # The entry of a transaction is in the segment of its marker, perhaps far behind its records.
     for segment in segments[max(segment_index(segments, start), 0) :]:
         if len(segment.aborted):
             some, is_last = segment.aborted.overlapping(start, end, read)
@@ -159,7 +187,7 @@ def find_timestamp(
 
 
 def find_max_timestamp(segments: Sequence[Segment], start_offset: int) -> TimestampOffset | None:
-    """The first record of the largest timestamp there is."""
+    """The first record of the largest timestamp, from `start_offset` on."""
     first, *others = segments[max(segment_index(segments, start_offset), 0) :]
     largest = [(first.max_timestamp_from(start_offset), first)]
     largest += [(segment.max_timestamp, segment) for segment in others]
@@ -167,16 +195,16 @@ def find_max_timestamp(segments: Sequence[Segment], start_offset: int) -> Timest
     return segment.find_timestamp(timestamp, start_offset) if timestamp >= 0 else None
 
 
-# Which segments a log may drop: too old, too many bytes, or below the log start offset.
+# Retention: segments to delete because of their age, the log's size, or the log start offset.
 #
-# Rule: whole segments from the oldest on, and none that holds a record above the high watermark.
+# Rule: whole segments from the oldest on, and none that has a record above the high watermark.
 
 
 _UNITS = ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes"), (1000, "seconds"))
 
 
 class Expiry(NamedTuple):
-    """Why a segment is deleted, in words for the broker's log.
+    """The reason for the deletion of a segment, as text for the broker's log.
 
     `advice` is empty unless the records were past `retention.ms` already when they were appended.
     """
@@ -185,8 +213,8 @@ class Expiry(NamedTuple):
     advice: str = ""
 
 
-class Kept(Protocol):
-    """The segment as retention sees it: its size, its largest timestamp, its last write."""
+class RetainedSegment(Protocol):
+    """A segment as retention sees it: its size, its largest timestamp, its last write."""
 
     @property
     def base_offset(self) -> int: ...
@@ -198,7 +226,7 @@ class Kept(Protocol):
 
 
 def expired(
-    segments: Sequence[Kept],
+    segments: Sequence[RetainedSegment],
     config: TopicConfig,
     now_ms: int,
     *,
@@ -206,7 +234,7 @@ def expired(
     log_end_offset: int,
     high_watermark: int,
 ) -> list[Expiry]:
-    """The segments to delete, from the oldest on, each with its reason; perhaps the active one."""
+    """The reasons to delete segments, one for each from the oldest on, perhaps even the active."""
     deletes = "delete" in config.cleanup_policy
     log_bytes = sum(segment.size for segment in segments)
     found: list[Expiry] = []
@@ -229,7 +257,7 @@ def expired(
     return found
 
 
-def _by_size(segment: Kept, log_bytes: int, config: TopicConfig) -> Expiry | None:
+def _by_size(segment: RetainedSegment, log_bytes: int, config: TopicConfig) -> Expiry | None:
     limit = config.retention_bytes
     if limit < 0 or log_bytes <= limit or log_bytes - segment.size < limit:
         return None
@@ -239,7 +267,7 @@ def _by_size(segment: Kept, log_bytes: int, config: TopicConfig) -> Expiry | Non
     )
 
 
-def _by_age(segment: Kept, config: TopicConfig, now_ms: int) -> Expiry | None:
+def _by_age(segment: RetainedSegment, config: TopicConfig, now_ms: int) -> Expiry | None:
     limit = config.retention_ms
     if limit < 0:
         return None
@@ -279,7 +307,7 @@ def _duration(duration_ms: int) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
-    """A timestamp in ISO 8601, or as a number where no calendar reaches."""
+    """A timestamp in ISO 8601, or as a number if it is beyond the calendar."""
     try:
         return datetime.fromtimestamp(timestamp_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -287,13 +315,13 @@ def _time(timestamp_ms: int) -> str:
 
 
 class RollPolicy:
-    """The limits of one active segment, under one configuration."""
+    """The limits of an active segment: its size and age, by the topic's settings."""
 
     __slots__ = ("_age_ms_max", "_bytes_max")
 
     def __init__(self, name: TopicPartition, base_offset: int, config: TopicConfig) -> None:
         self._bytes_max = config.segment_bytes
-        # By name and not at random, so that a run can be replayed; the logs differ all the same.
+        # From the name, not random, so that a simulation can be replayed; it differs between logs.
         jitter_ms = crc32(f"{name}-{base_offset}".encode()) % (config.segment_jitter_ms + 1)
         segment_ms = config.segment_ms
         if "compact" in config.cleanup_policy:
@@ -302,7 +330,7 @@ class RollPolicy:
         self._age_ms_max = segment_ms - min(jitter_ms, segment_ms)
 
     def must_roll(self, segment: Segment, size: int, last: BatchHeader, now_ms: int) -> bool:
-        """Whether `segment` has to be closed before `size` bytes that end with `last` go in."""
+        """Whether to roll `segment` before an append of `size` bytes whose last batch is `last`."""
         if not segment.size:
             return False
         if (
@@ -311,20 +339,20 @@ class RollPolicy:
             or segment.is_index_full
         ):
             return True
-        # By the records' own clock if they have one: replaying old data makes the same segments.
+        # By the records' timestamps if they have any: replaying old data makes the same segments.
         first = segment.first_timestamp()
         age_ms = last.max_timestamp - first if first >= 0 else now_ms - segment.created_ms
         return age_ms > self._age_ms_max
 
 
-# The segments of a log in order: making new ones, dropping old ones.
+# The list of segments: rolling, truncating, replacing and deleting.
 #
-# Rule: the tuple of segments is replaced, never changed, so a reader in another thread keeps a list
-# that fits together.
+# Rule: the tuple of segments is replaced, never changed, so a reader in another thread keeps a
+# consistent list.
 
 
-class Retired(NamedTuple):
-    """A segment whose files were renamed for deletion, when they may go, and why it expired.
+class RetiredSegment(NamedTuple):
+    """A segment whose files were renamed for deletion at `delete_at_ms`, and the reason.
 
     `expiry` is None for a segment that compaction replaced.
     """
@@ -337,10 +365,10 @@ class Retired(NamedTuple):
 
 
 class Segments:
-    """The segments of one log, oldest first. Owned by the thread that owns the log.
+    """The segments of a log, oldest first. Owned by the thread that owns the log.
 
-    Invariant: there is at least one, and base offsets rise. `delete_retired` may run in another
-    thread.
+    Invariant: there is at least one segment, and base offsets rise. `delete_retired` may run in
+    another thread.
     """
 
     __slots__ = ("_directory", "_open_files", "_retired", "active", "all")
@@ -348,7 +376,7 @@ class Segments:
     def __init__(self, open_files: OpenFiles, directory: str, found: Sequence[Segment]) -> None:
         self._open_files = open_files
         self._directory = directory
-        self._retired: deque[Retired] = deque()
+        self._retired: deque[RetiredSegment] = deque()
         self.all: tuple[Segment, ...] = tuple(found)
         self.active = self.all[-1]
         for segment in self.all[:-1]:
@@ -360,7 +388,7 @@ class Segments:
         return sum(segment.size for segment in self.all)
 
     def begin(self, base_offset: int, index_bytes_max: int, now_ms: int) -> None:
-        """Make a new active segment. If that fails nothing has changed."""
+        """Make a new active segment. After a failure nothing has changed."""
         new = Segment(
             self._open_files,
             self._directory,
@@ -371,19 +399,19 @@ class Segments:
         try:
             new.create()
         except StorageError as error:
-            # An empty segment left here would hide what the active one gets from now on.
+            # An empty segment left here would hide records that are appended from now on.
             try:
                 new.remove()
             except StorageError as second:
                 raise StorageError(f"{error}; and then {second}") from second
             raise
-        self.active.let_go()
+        self.active.allow_close()
         self.active.is_closed = True
         self.all = (*self.all, new)
         self.active = new
 
     def truncate(self, offset: int) -> int:
-        """Remove every batch that reaches `offset` or beyond; the end offset afterwards."""
+        """Remove every batch that reaches `offset` or beyond; return the new end offset."""
         keep = segment_index(self.all, offset) + 1
         assert keep > 0, offset
         for segment in reversed(self.all[keep:]):
@@ -393,10 +421,10 @@ class Segments:
         return self.active.truncate(offset)
 
     def restart(self, base_offset: int, index_bytes_max: int, now_ms: int) -> None:
-        """Remove every segment and begin again at `base_offset`.
+        """Remove every segment and begin a new segment at `base_offset`.
 
-        A log that was empty has at any moment either its old segment or its new one. One that was
-        not may have both after a crash, until the directory is flushed.
+        A log that was empty has either its old or its new segment at any moment. Any other log may
+        have both after a crash, until the directory is flushed.
         """
         if len(self.all) == 1 and not self.active.size:
             self.active = self.active.renamed(base_offset, index_bytes_max)
@@ -407,21 +435,21 @@ class Segments:
         self.all = (self.active,)
 
     def has(self, run: Sequence[Segment]) -> bool:
-        """Whether these are closed segments of the log, next to each other."""
+        """Whether `run` consists of successive closed segments of the log."""
         if run[0] not in self.all[:-1]:
             return False
         first = self.all.index(run[0])
         return self.all[first : min(first + len(run), len(self.all) - 1)] == tuple(run)
 
     def replace(self, old: Sequence[Segment], new: Segment, delete_at_ms: int) -> None:
-        """Put `new`, which begins where they do, in the place of closed segments.
+        """Replace closed segments by `new`, which has the base offset of the first of them.
 
-        From the first rename of its batches on a start finishes what this does.
+        After a crash behind the first rename, recovery finishes the replacement.
         """
         first = self.all.index(old[0])
         new.rename_files(CLEANED_SUFFIX, SWAP_SUFFIX)
         retired = [
-            Retired(segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted())
+            RetiredSegment(segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted())
             for segment in old
         ]
         new.rename_files(SWAP_SUFFIX, "")
@@ -429,27 +457,32 @@ class Segments:
         self.all = (*self.all[:first], new, *self.all[first + len(old) :])
         self._retired.extend(retired)
 
-    def retire(self, expiries: Sequence[Expiry], delete_at_ms: int) -> list[Retired]:
-        """Rename the files of the oldest segments, a reason for each; `delete_retired` removes."""
+    def retire(self, expiries: Sequence[Expiry], delete_at_ms: int) -> list[RetiredSegment]:
+        """Rename the files of the oldest segments, one for each reason; see `delete_retired`."""
         oldest = self.all[: len(expiries)]
-        # Out of the list before the files get other names, so that no new reader meets them.
+        # Removed from the list before the files are renamed, so that no new reader opens them.
         self.all = self.all[len(expiries) :]
         retired = [
-            Retired(segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted(), expiry)
+            RetiredSegment(
+                segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted(), expiry
+            )
             for segment, expiry in zip(oldest, expiries, strict=True)
         ]
         self._retired.extend(retired)
         return retired
 
     def relocate(self, directory: str) -> None:
-        """Follow a rename of the log's directory; nothing is retired."""
+        """Follow a rename of the log's directory; there must be no retired segments."""
         assert not self._retired, self._directory
         self._directory = directory
         for segment in self.all:
             segment.relocate(directory)
 
     def delete_retired(self, now_ms: int) -> int:
-        """Remove the files whose delay is over; how many segments. Not from two threads at once."""
+        """Remove files of retired segments after their delay; return the number of segments.
+
+        Not for two threads at the same time.
+        """
         count = 0
         while self._retired and self._retired[0].delete_at_ms <= now_ms:
             for path in self._retired[0].paths:

@@ -1,24 +1,131 @@
-"""`log-start-offset-checkpoint` and its copy: where logs begin that had records deleted.
+"""Start offsets: `log-start-offset-checkpoint`, its copy, and `log-start-offset` of each log.
 
 Rule: records below a log's start are as good as deleted, so a wrong number is never believed.
 Kafka's file has room for no checksum; the copy beside it has one, and is written first. Where the
-two differ and the copy is sound, the copy is right.
+two differ and the copy is sound, the copy is right. `log-start-offset` is the proof that segments
+were removed on purpose: it is durable before they go, so a log that begins later has lost some.
 """
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from struct import Struct
+from threading import Lock
 
 from headrace.protocol.batch import crc32c
-from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets, encode_offsets
-from headrace.storage.files import Files
+from headrace.storage.checkpoints import (
+    LOG_START,
+    LOG_START_OFFSETS,
+    decode_offsets,
+    encode_offsets,
+)
+from headrace.storage.files import DiskFull, Files, ResourceShortage
+from headrace.storage.open_files import OpenFiles
 from headrace.types import TopicPartition
 
-# Not one of Kafka's.
+# Not a file of Kafka.
 LOG_START_OFFSETS_COPY = f"{LOG_START_OFFSETS}.copy"
 _SHOWN_MAX = 3
+_NUMBER = Struct(">q")
+_CRC = Struct(">I")
+
+
+def _encode_log_start(offset: int) -> bytes:
+    number = _NUMBER.pack(offset)
+    return number + _CRC.pack(crc32c(number))
+
+
+def read_log_start(files: Files, directory: str) -> int | None:
+    """The offset below which segments of a log may be gone; None if no sound file says so.
+
+    Logs of older versions and of Kafka have no such file until they are opened.
+    """
+    data = files.read_bytes(f"{directory}/{LOG_START}") or b""
+    if len(data) != _NUMBER.size + _CRC.size:
+        return None
+    offset: int = _NUMBER.unpack_from(data)[0]
+    return offset if offset >= 0 and data == _encode_log_start(offset) else None
+
+
+def known_start(files: Files, directory: str, partition: TopicPartition) -> int | None:
+    """The offset at or before which a log must begin, as its files and its checkpoint tell.
+
+    None if nothing does: then the log begins with its first segment.
+    """
+    noted = read_log_start(files, directory)
+    starts, _ = read_log_start_offsets(files, os.path.dirname(directory))
+    return None if noted is None else max(noted, starts.get(partition, 0))
+
+
+class LogStart:
+    """The file `log-start-offset` of one log: the offset below which segments may be gone.
+
+    Invariant: on stable storage it is at or above the base offset of the first segment that is
+    there on purpose. Safe to use from any thread.
+    """
+
+    __slots__ = ("_directory", "_lock", "_open_files", "is_durable", "offset")
+
+    def __init__(self, open_files: OpenFiles, directory: str, offset: int | None) -> None:
+        self.offset = -1 if offset is None else offset
+        # Whether a loss of power may leave this offset, or an older one, but not nothing.
+        self.is_durable = offset is not None
+        self._open_files = open_files
+        self._directory = directory
+        self._lock = Lock()
+
+    def raise_to(self, offset: int) -> None:
+        """Have it at `offset` or above, durably, before segments below that are removed.
+
+        Where there is no room for it, the file is removed: nothing is missed then.
+        """
+        with self._lock:
+            if offset <= self.offset:
+                return
+            try:
+                self._write(offset)
+                self._open_files.get(self._path).sync()
+            except DiskFull:
+                self._open_files.files.remove(self._path)
+                self._open_files.forget(self._path)
+                offset = -1
+            self._open_files.files.sync_directory(self._directory)
+            self.offset, self.is_durable = offset, offset >= 0
+
+    def sync(self) -> None:
+        """Make it durable; whoever does so flushes the log's directory, too."""
+        with self._lock:
+            self._open_files.files.sync_file(self._path)
+            self.is_durable = True
+
+    def settle_at(self, offset: int) -> None:
+        """Have it at the base offset of the log's first segment.
+
+        Not durably: a loss of power leaves an older one, below which nothing was removed since.
+        """
+        with self._lock:
+            if offset != self.offset:
+                with suppress(
+                    ResourceShortage
+                ):  # Without it a lost segment is not missed, but no more.
+                    self._write(offset)
+                    self.offset = offset
+
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the log's directory."""
+        self._directory = directory
+
+    @property
+    def _path(self) -> str:
+        return f"{self._directory}/{LOG_START}"
+
+    def _write(self, offset: int) -> None:
+        """Write it in one sector, so that it is whole or not at all."""
+        self._open_files.get(self._path, create=True).write_at(0, _encode_log_start(offset))
 
 
 def encode_copy(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The checkpoint with a checksum of it in a last line."""
+    """The content of the copy: the checkpoint, and its checksum in the last line."""
     content = encode_offsets(offsets)
     return content + b"%08x\n" % crc32c(content)
 
@@ -34,14 +141,13 @@ def decode_copy(data: bytes) -> dict[TopicPartition, int]:
 def read_log_start_offsets(
     files: Files, directory: str
 ) -> tuple[dict[TopicPartition, int], str | None]:
-    """The log start offsets of a data directory, and what is wrong with its files, if anything.
+    """The log start offsets of a data directory, and the problem with its files, or None.
 
-    A problem of "" is that there is no copy yet, as in a directory of Kafka's.
+    The problem "" says that there is no copy yet, as in a directory written by Kafka.
     """
     path = f"{directory}/{LOG_START_OFFSETS}"
-    data, copy_data = (
-        files.read_bytes(one) for one in (path, f"{directory}/{LOG_START_OFFSETS_COPY}")
-    )
+    data = files.read_bytes(path)
+    copy_data = files.read_bytes(f"{directory}/{LOG_START_OFFSETS_COPY}")
     try:
         found = None if data is None else decode_offsets(data)
         problem = f"{path} is missing"
@@ -71,6 +177,8 @@ def write_log_start_offsets(
 
 
 def _differences(found: Mapping[TopicPartition, int], copy: Mapping[TopicPartition, int]) -> str:
-    names = sorted(one for one in {*found, *copy} if found.get(one, 0) != copy.get(one, 0))
-    shown = [f"{one} at {found.get(one, 0)} is {copy.get(one, 0)}" for one in names[:_SHOWN_MAX]]
+    names = sorted(name for name in {*found, *copy} if found.get(name, 0) != copy.get(name, 0))
+    shown = [
+        f"{name} at {found.get(name, 0)} is {copy.get(name, 0)}" for name in names[:_SHOWN_MAX]
+    ]
     return ", ".join(shown) + (", ..." if len(names) > _SHOWN_MAX else "")

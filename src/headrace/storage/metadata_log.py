@@ -1,7 +1,7 @@
 """The files of the metadata log: its segments, its snapshots, and the vote in `quorum-state`.
 
-Rule: a record is below the log start only if a snapshot has it. Of two snapshots the older one is
-where the log begins, so that a follower which is a little behind still finds records.
+Rule: a record is below the log start only if a snapshot has it. Of two snapshots the log begins at
+the end of the older, so that a follower which is a little behind still finds records.
 """
 
 import json
@@ -24,8 +24,8 @@ from headrace.types import Buffer
 
 # Snapshots of the metadata log: files `<offset>-<epoch>.checkpoint` beside its segments.
 #
-# Rule: a file of that name is whole and on stable storage; one that is being written or fetched has
-# another name, and is gone after a restart.
+# Rule: a file of that name is complete and on stable storage; a snapshot that is being written or
+# fetched has another name, and is removed by a restart.
 
 
 SUFFIX = ".checkpoint"
@@ -35,7 +35,7 @@ _NAME = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint\Z")
 
 
 class SnapshotId(NamedTuple):
-    """What a snapshot stands for: the log below `end_offset`, whose last record is of `epoch`."""
+    """The id of a snapshot of the log below `end_offset`, whose last record is of `epoch`."""
 
     end_offset: int
     epoch: int
@@ -45,19 +45,19 @@ class SnapshotId(NamedTuple):
 
 
 def parse_snapshot_name(name: str) -> SnapshotId | None:
-    """The snapshot that a file of that name is; None for any other file."""
+    """The id of the snapshot in a file of that name; None for any other name."""
     match = _NAME.match(name)
     return None if match is None else SnapshotId(int(match["offset"]), int(match["epoch"]))
 
 
 class MetadataSnapshots:
-    """The snapshots in one directory, oldest first. Owned by one thread.
+    """The snapshots in a directory, oldest first. Owned by one thread.
 
-    `read`, `remove` and the methods of a `SnapshotPart` may run in another one.
+    `read`, `remove` and the methods of a `SnapshotPart` may run in another thread.
     """
 
     def __init__(self, files: Files, directory: str, *, keep_parts: bool = False) -> None:
-        """`keep_parts` is for whoever only looks: what is not whole is left where it is."""
+        """List the snapshots; incomplete snapshots are removed unless `keep_parts`, for tools."""
         self._files = files
         self._directory = directory
         names = files.list_directory(directory) if files.exists(directory) else []
@@ -65,7 +65,7 @@ class MetadataSnapshots:
             if name.endswith(PART_SUFFIX) and not keep_parts:
                 files.remove(f"{directory}/{name}")
         found = (parse_snapshot_name(name) for name in names)
-        self.ids = tuple(sorted(one for one in found if one is not None))
+        self.ids = tuple(sorted(snapshot for snapshot in found if snapshot is not None))
 
     @property
     def newest(self) -> SnapshotId | None:
@@ -79,11 +79,11 @@ class MetadataSnapshots:
         return f"{self._directory}/{snapshot}{SUFFIX}"
 
     def begin(self, snapshot: SnapshotId) -> "SnapshotPart":
-        """A file to write the snapshot into; `finish` gives it its name."""
+        """Begin a file to write a snapshot into."""
         return SnapshotPart(self._files, self.path(snapshot))
 
     def add(self, snapshot: SnapshotId) -> None:
-        """Note that a part was finished."""
+        """Add a snapshot whose file is finished."""
         self.ids = tuple(sorted({*self.ids, snapshot}))
 
     def read(self, snapshot: SnapshotId) -> bytes:
@@ -94,7 +94,7 @@ class MetadataSnapshots:
         return data
 
     def open(self, snapshot: SnapshotId) -> File:
-        """The file of a snapshot; it can be read although it is removed meanwhile."""
+        """Open the file of a snapshot, which can be read even if it is removed meanwhile."""
         return self._files.open(self.path(snapshot))
 
     def remove(self, snapshot: SnapshotId) -> None:
@@ -103,14 +103,14 @@ class MetadataSnapshots:
             self._files.remove(self.path(snapshot))
 
     def remove_before(self, end_offset: int) -> None:
-        """Remove the snapshots of less than `end_offset`."""
+        """Remove the snapshots that end before `end_offset`."""
         while self.ids and self.ids[0].end_offset < end_offset:
             gone, self.ids = self.ids[0], self.ids[1:]
             self._files.remove(self.path(gone))
 
 
 class SnapshotPart:
-    """A snapshot that is not whole yet."""
+    """A snapshot that is being written or fetched."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -126,17 +126,17 @@ class SnapshotPart:
         self.size += len(data)
 
     def read(self) -> bytes:
-        """All that was written."""
+        """All bytes written so far."""
         return self._file.read_at(0, self.size)
 
     def finish(self) -> None:
-        """Make it durable under its name."""
+        """Give the file the name of a complete snapshot, durably."""
         self._file.sync()
         self._files.rename(self._part, self._path)
         self._files.sync_directory(self._path.rpartition("/")[0])
 
     def discard(self) -> None:
-        """Remove what there is of it."""
+        """Remove the incomplete file."""
         self._files.remove(self._part)
 
 
@@ -146,7 +146,11 @@ READ_BYTES = 1024 * 1024
 
 
 class MetadataLog:
-    """One thread owns it, but the methods of `log` and `snapshots` that may run in another."""
+    """The metadata log with its snapshots, as the consensus core and the quorum's shell use it.
+
+    Owned by one thread; only those methods of `log` and `snapshots` may run in another thread that
+    say so.
+    """
 
     def __init__(self, log: Log, files: Files) -> None:
         self.log = log
@@ -170,7 +174,7 @@ class MetadataLog:
             self.log.truncate_fully_and_start_at(newest.end_offset)
             self.snapshots.remove_before(newest.end_offset)
 
-    # What `raft.LogView` asks for.
+    # The protocol `raft.LogView`.
 
     @property
     def start_offset(self) -> int:
@@ -199,28 +203,31 @@ class MetadataLog:
             return latest, self.end_offset
         if latest >= 0 and epoch >= self.log.epochs.entries[0][0]:
             return self.log.end_offset_for_epoch(epoch)
-        for one in self.snapshots.ids:
-            if one.end_offset == start and one.epoch <= epoch:
-                return one.epoch, start
+        for snapshot in self.snapshots.ids:
+            if snapshot.end_offset == start and snapshot.epoch <= epoch:
+                return snapshot.epoch, start
         return 0, start
 
-    # What the shell does with it.
+    # For the quorum's shell.
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing was ever written here."""
+        """Whether the log has no record and no snapshot."""
         return self.end_offset == 0 and self.snapshots.newest is None
 
     def epoch_before(self, offset: int) -> int:
         """The epoch of the last record before `offset`."""
         epoch = self.log.epochs.epoch_of(offset - 1)
-        for one in self.snapshots.ids:
-            if epoch < 0 and one.end_offset == offset:
-                epoch = one.epoch
+        for snapshot in self.snapshots.ids:
+            if epoch < 0 and snapshot.end_offset == offset:
+                epoch = snapshot.epoch
         return max(epoch, 0)
 
     def read_snapshot(self, snapshot: SnapshotId) -> SnapshotContent:
-        """What a snapshot says; StorageError if it is damaged. May run in a worker thread."""
+        """The decoded content of a snapshot; StorageError if it is damaged.
+
+        May run in a worker thread.
+        """
         try:
             return SnapshotContent(self.snapshots.read(snapshot))
         except MetadataError as error:
@@ -230,7 +237,7 @@ class MetadataLog:
             ) from error
 
     def voters_records(self) -> Iterator[tuple[int, VotersRecord]]:
-        """The voters that the newest snapshot names, and every later change, with their offsets."""
+        """The VotersRecords of the newest snapshot and of the log after it, with their offsets."""
         offset, newest = self.start_offset, self.snapshots.newest
         if newest is not None:
             content = self.read_snapshot(newest)
@@ -244,7 +251,7 @@ class MetadataLog:
             offset = headers[-1].next_offset
 
     def checked(self, records: Buffer) -> tuple[Buffer, list[BatchHeader]]:
-        """The whole batches a leader sent; CorruptBatch or MetadataError if they are not sound."""
+        """The whole batches of a fetch response; CorruptBatch if they are not sound."""
         headers: list[BatchHeader] = scan_headers(records)
         expected = self.end_offset
         for header in headers:
@@ -263,20 +270,20 @@ class MetadataLog:
         self.log.truncate_to(offset)
 
     def begin_at(self, snapshot: SnapshotId) -> None:
-        """Drop everything for a snapshot of another node that is on disk already."""
+        """Replace the log by a snapshot fetched from another node, which is on disk already."""
         self.snapshots.add(snapshot)
         self.log.truncate_fully_and_start_at(snapshot.end_offset)
         self.snapshots.remove_before(snapshot.end_offset)
 
     def add_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Take note of a snapshot of this log, and let go what an older one has too."""
+        """Add a snapshot of this log, and delete the records that the snapshot before it has."""
         previous = self.snapshots.newest
         self.snapshots.add(snapshot)
         if snapshot.end_offset < self.start_offset:
-            # Another node's snapshot took the place of all this while it was written.
+            # The log was replaced by another node's snapshot while this snapshot was written.
             self.snapshots.remove_before(self.start_offset)
             return
-        # A segment of its own from here on, so that what is before can go in one piece.
+        # A new segment, so that the segments before it can be deleted as a whole.
         self.log.roll(now_ms)
         if previous is not None and previous.end_offset > self.start_offset:
             self.log.advance_log_start(previous.end_offset)
@@ -287,7 +294,7 @@ class MetadataLog:
 def voters_in_batches(
     data: Buffer, headers: list[BatchHeader]
 ) -> Iterator[tuple[int, VotersRecord]]:
-    """The voters records in batches of the log, with their offsets."""
+    """The VotersRecords in batches of the log, with their offsets."""
     for header in headers:
         if header.is_control:
             for message in decode_control_batch(data, header):
@@ -295,11 +302,11 @@ def voters_in_batches(
                     yield header.base_offset, message
 
 
-# `quorum-state`, in Kafka's format: the epoch of a controller and whom it voted for in it.
+# `quorum-state`, in Kafka's format: the epoch of a controller and its vote in that epoch.
 #
-# Rule: a vote or an epoch is on stable storage before anybody hears of it. A file that is damaged
-# is never believed: who forgets a vote could give another in the same epoch. A checksum tells a
-# digit that has changed, which would be as good a number as before.
+# Rule: a vote or an epoch is on stable storage before a message with it is sent. A damaged file is
+# never used: a node that forgets a vote could vote twice in the same epoch. The checksum reveals a
+# changed digit, which would still be a valid number.
 
 
 QUORUM_STATE = "quorum-state"
@@ -320,8 +327,11 @@ _CHECKSUM = "crc"
 
 
 def encode_quorum_state(state: HardState) -> bytes:
-    """The file's content. `mayVote`, `recovering` and the checksum are ours: Kafka's controllers
-    compare directory ids instead."""
+    """The content of `quorum-state`.
+
+    `mayVote`, `recovering` and the checksum are not Kafka's, whose controllers compare directory
+    ids instead.
+    """
     fields = {
         "leaderId": state.leader_id,
         "leaderEpoch": state.epoch,
@@ -340,8 +350,8 @@ def _checksum(fields: Mapping[str, object]) -> int:
 def decode_quorum_state(data: bytes) -> HardState:
     """The inverse of `encode_quorum_state`; ValueError for anything else.
 
-    What Kafka wrote, or headrace before it wrote checksums, is taken without one. A name of a field
-    that nobody knows is one that has changed.
+    Files of Kafka, and of headrace before it wrote checksums, are accepted without a checksum. An
+    unknown field is taken for a damaged name.
     """
     fields = json.loads(data)
     if not isinstance(fields, dict) or fields.get("data_version") not in (0, _VERSION):
@@ -363,15 +373,17 @@ def decode_quorum_state(data: bytes) -> HardState:
 
 def _number(fields: dict[str, object], name: str, minimum: int = -1) -> int:
     number = fields.get(name)
-    # A boolean is an int to Python, but none here.
+    # A boolean is an int to Python, but not a number in the file.
     if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
         raise ValueError(f"{name} is {number!r}")
     return number
 
 
 class QuorumStateFile:
-    """The file in the directory of the metadata log. It may be blocked on for as long as a flush
-    takes, by whoever must not go on before."""
+    """The file `quorum-state` in the directory of the metadata log.
+
+    `write` blocks for as long as a flush takes: the node must not go on before.
+    """
 
     def __init__(self, files: Files, directory: str) -> None:
         self.path = f"{directory}/{QUORUM_STATE}"
@@ -380,7 +392,7 @@ class QuorumStateFile:
         self._is_durable = False
 
     def read(self) -> HardState | None:
-        """What was written last, or None if nothing ever was; StorageError if it is damaged."""
+        """The stored state, or None if there is no file; StorageError if it is damaged."""
         data = self._files.read_bytes(self.path)
         if data is None:
             return None
@@ -390,7 +402,7 @@ class QuorumStateFile:
             raise StorageError(f"{self.path} is damaged: {error}") from error
 
     def write(self, state: HardState) -> None:
-        """Replace it; durable on return."""
+        """Replace the stored state; durable on return."""
         self._files.write_atomically(self.path, encode_quorum_state(state))
         if not self._is_durable:
             self._files.sync_directory(os.path.dirname(os.path.dirname(self.path)))

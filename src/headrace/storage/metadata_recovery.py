@@ -1,9 +1,9 @@
-"""The metadata log at a start: whether it is whole, and what is done if it is not.
+"""Recovery of the metadata log at startup: checks, and the replacement of a damaged log.
 
-Rule: nothing is removed. A log that is damaged is set aside as `__cluster_metadata-0.<id>-damaged`,
-and another directory takes its place: with what a snapshot makes good, or with nothing but the
-epoch and the vote, for a voter that fetches it again and does not vote until it has. A node that
-is the only voter has nobody to fetch from, and does not start.
+Rule: nothing is removed. A damaged log is set aside as `__cluster_metadata-0.<id>-damaged`, and a
+new directory replaces it. If a snapshot has the damaged records, the new log begins there.
+Otherwise it has nothing but the epoch and the vote: the voter fetches the log again and does not
+vote until it has. The only voter of a quorum cannot fetch it, and does not start.
 """
 
 import logging
@@ -42,7 +42,7 @@ from headrace.storage.metadata_log import (
     SnapshotId,
 )
 from headrace.storage.metadata_scan import (
-    Damage,
+    MetadataDamage,
     MetadataScan,
     scan_metadata_log,
     segment_paths,
@@ -59,14 +59,14 @@ Batch = tuple[Buffer, BatchHeader]
 
 
 class DamagedMetadata(HeadraceError):
-    """The metadata log of the only voter is damaged; the text says where and what can be done."""
+    """The metadata log of the only voter is damaged; the text says where, with advice."""
 
 
 @dataclass(slots=True)
-class Remains:
-    """A log without the damage: a snapshot perhaps, and the batches that follow on it.
+class SoundRemains:
+    """The usable part of a damaged log: perhaps a snapshot, and the batches that follow it.
 
-    `lost` are sound batches that cannot be kept, since something before them is missing.
+    `lost` are sound batches that cannot be kept, since batches before them are missing.
     """
 
     start_offset: int
@@ -85,11 +85,11 @@ class Remains:
 
 @dataclass(slots=True)
 class Examination:
-    """What was found of a metadata log and of the small files that go with it.
+    """The result of an examination of a metadata log and of the small files beside it.
 
-    `hard_state` is None if the file is missing or damaged, which `hard_state_error` tells apart.
-    `flushed_offset` is None if nothing says how far the log was flushed. `voters` are the ids by
-    the last VotersRecord that can be read, None if there is none. `epochs` are the entries of
+    `hard_state` is None if `quorum-state` is missing or damaged; only if it is damaged there is a
+    `hard_state_error`. `flushed_offset` is None if no file has it. `voters` are the ids in the last
+    VotersRecord that can be read, None if there is none. `epochs` are the entries of
     `leader-epoch-checkpoint`, None if it is missing or damaged.
     """
 
@@ -104,7 +104,7 @@ class Examination:
     snapshots: tuple[SnapshotId, ...] = ()
     damaged_snapshots: dict[SnapshotId, str] = field(default_factory=dict)
     voters: tuple[int, ...] | None = None
-    damage: Damage | None = None
+    damage: MetadataDamage | None = None
 
     @property
     def newest_snapshot(self) -> SnapshotId | None:
@@ -113,20 +113,20 @@ class Examination:
 
     @property
     def base_offset(self) -> int:
-        """Up to where a snapshot makes the log dispensable."""
+        """The end offset of the newest sound snapshot; 0 if there is none."""
         return 0 if self.newest_snapshot is None else self.newest_snapshot.end_offset
 
 
-# -- looking
+# -- examination
 
 
 def examine(
     files: Files, data_directory: str, directories: Sequence[str] = (), name: str | None = None
 ) -> Examination:
-    """Look at a metadata log without changing anything.
+    """Examine a metadata log without changing anything.
 
-    `directories` are all data directories of the node: logs of partitions in them say that there
-    was a metadata log. `name` is that of a log that was set aside, to look at it instead.
+    `directories` are all data directories of the node: logs of partitions in them show that there
+    was a metadata log. `name` is that of a log that was set aside, to examine it instead.
     """
     directory = f"{data_directory}/{name or METADATA_LOG}"
     hard_state, hard_state_error = _read_hard_state(files, directory)
@@ -135,7 +135,7 @@ def examine(
         flushed.append(_read_offsets(files, data_directory, RECOVERY_POINTS).get(METADATA_LOG))
     flushed_offset = max((offset for offset in flushed if offset is not None), default=None)
     if hard_state is not None and hard_state.recovering:
-        flushed_offset = 0  # Nothing it has counts as promised yet.
+        flushed_offset = 0  # It has acknowledged no record since it began to recover.
     epochs = _read_epochs(files, directory)
     scan = _scan(files, directory, flushed_offset, hard_state, epochs)
     found = Examination(
@@ -161,10 +161,10 @@ def _scan(
     hard_state: HardState | None,
     epochs: list[tuple[int, int]] | None,
 ) -> MetadataScan:
-    """Scan the log; if a loss of power undid a cut and the appends after it, up to the cut.
+    """Scan the log; if a loss of power undid a truncation and the appends after it, up to there.
 
-    The file of epochs has outlived them then: it names an epoch of which there is no batch, from an
-    offset on at which there are batches of older ones.
+    The epoch checkpoint has survived then: it has an epoch without any batch, which begins at an
+    offset where there are batches of older epochs.
     """
     epoch_max = None if hard_state is None else hard_state.epoch
     scan = scan_metadata_log(files, directory, flushed_offset=flushed_offset, epoch_max=epoch_max)
@@ -231,28 +231,32 @@ def _ids(record: VotersRecord) -> tuple[int, ...]:
     return tuple(sorted(voter.voter_id for voter in record.voters))
 
 
-def _damage(files: Files, found: Examination, directories: Sequence[str]) -> Damage | None:
-    """What is damaged of the log as a whole, if anything is."""
+def _damage(files: Files, found: Examination, directories: Sequence[str]) -> MetadataDamage | None:
+    """The damage of the log, with regard to its snapshots; None if it can be used."""
     scan, base_offset = found.scan, found.base_offset
     if scan.damage is not None:
         is_short = scan.damage.path == found.directory
         flushed_offset = found.flushed_offset or 0
-        # A snapshot of another node was about to take the place of the log.
+        # A snapshot of another node was about to replace the log.
         return None if is_short and base_offset >= flushed_offset else scan.damage
     if scan.segment_count and scan.start_offset > base_offset:
         reason = "there is no sound snapshot of what came before its first segment"
-        return Damage(found.directory, -1, base_offset, scan.start_offset, reason)
+        return MetadataDamage(found.directory, -1, base_offset, scan.start_offset, reason)
     is_blank = scan.end_offset == 0 and not found.snapshots
     is_recovering = found.hard_state is not None and found.hard_state.recovering
     if is_blank and found.damaged_snapshots:
-        return Damage(found.directory, -1, 0, None, "its snapshot is damaged and it has no log")
+        return MetadataDamage(
+            found.directory, -1, 0, None, "its snapshot is damaged and it has no log"
+        )
     if is_blank and not is_recovering and (trace := _trace(files, found, directories)):
-        return Damage(found.directory, -1, 0, None, f"there is no metadata log, but {trace}")
+        return MetadataDamage(
+            found.directory, -1, 0, None, f"there is no metadata log, but {trace}"
+        )
     return None
 
 
 def _trace(files: Files, found: Examination, directories: Sequence[str]) -> str:
-    """What says that a log was here of which nothing is left; empty if nothing does."""
+    """The evidence, as text, that a metadata log was here before; empty if there is none."""
     aside = set_aside_names(files, found.data_directory)
     if aside:
         return f"there is {aside[-1]}"
@@ -275,13 +279,13 @@ def set_aside_names(files: Files, data_directory: str) -> list[str]:
     ]
 
 
-def remains_of(found: Examination) -> Remains | None:
-    """The longest log that can be had without the damage; None if its beginning is gone."""
+def remains_of(found: Examination) -> SoundRemains | None:
+    """The longest usable part of a damaged log; None if its beginning is missing."""
     scan, base_offset = found.scan, found.base_offset
     if scan.end_offset >= base_offset:
         if scan.start_offset > base_offset:
             return None
-        return Remains(
+        return SoundRemains(
             scan.start_offset,
             scan.end_offset,
             found.snapshots,
@@ -297,11 +301,11 @@ def remains_of(found: Examination) -> Remains | None:
             end_offset = header.next_offset
         elif header.base_offset > end_offset:
             lost.append((data, header))
-    return Remains(base_offset, end_offset, (newest,), kept, lost)
+    return SoundRemains(base_offset, end_offset, (newest,), kept, lost)
 
 
-def is_lossless(found: Examination, remains: Remains) -> bool:
-    """Whether a log without the damage has all that the damaged one had: a snapshot has it."""
+def is_lossless(found: Examination, remains: SoundRemains) -> bool:
+    """Whether no record is lost with the damaged part, because a snapshot has them all."""
     assert found.damage is not None
     return (
         not remains.lost
@@ -311,7 +315,7 @@ def is_lossless(found: Examination, remains: Remains) -> bool:
     )
 
 
-# -- doing
+# -- recovery
 
 
 def prepare_metadata_log(
@@ -322,11 +326,11 @@ def prepare_metadata_log(
     has_peers: bool,
     new_id: Callable[[], bytes],
 ) -> None:
-    """Have a metadata log in the first directory that can be opened and believed.
+    """Make the metadata log in the first directory usable, replacing it if it is damaged.
 
-    The directories are locked, and nothing in them is open. `has_peers` tells whether other
-    controllers are configured. DamagedMetadata if this node is the only voter and cannot go on
-    without an operator; nothing is changed then.
+    The directories are locked, and nothing in them is open. `has_peers` says whether other
+    controllers are configured. DamagedMetadata if this node is the only voter and needs an
+    operator; then nothing is changed.
     """
     data_directory = directories[0]
     _finish_replacement(files, data_directory)
@@ -351,7 +355,7 @@ def prepare_metadata_log(
 
 
 def _forget_flushed(files: Files, found: Examination) -> None:
-    """Have nothing say how long the log of a node was that recovers: all of it is fetched again."""
+    """Remove the records of the log's flushed length: a recovering node fetches it all again."""
     for name in (FLUSHED_OFFSET, SEGMENT_SIZES):
         files.remove(f"{found.directory}/{name}")
     _forget_recovery_point(files, found.data_directory)
@@ -388,8 +392,8 @@ def _handle_damage(
     )
 
 
-def refusal(found: Examination, remains: Remains | None) -> str:
-    """Why the only controller does not start, and what can be done."""
+def refusal(found: Examination, remains: SoundRemains | None) -> str:
+    """The text of DamagedMetadata: why the only controller does not start, and advice."""
     restore = (
         f"the metadata log is damaged: {found.damage}. Nothing was changed. This node is the only"
         f" controller, so no other one has the log. Restore {found.directory} from a backup"
@@ -412,11 +416,11 @@ def replace_log(
     unique: bytes,
     *,
     state: HardState | None,
-    remains: Remains | None,
+    remains: SoundRemains | None,
 ) -> str | None:
-    """Have a new metadata log with what remains; where the old one is, None if there was none.
+    """Replace the metadata log by its usable part; return the path of the old log, or None.
 
-    A crash leaves the old one in place, or has the replacement finished by the next start.
+    After a crash the old log is in place, or the next start finishes the replacement.
     """
     current = f"{found.data_directory}/{METADATA_LOG}"
     fresh, aside = (f"{current}.{unique.hex()}{suffix}" for suffix in (_NEW_SUFFIX, DAMAGED_SUFFIX))
@@ -436,7 +440,7 @@ def replace_log(
     return aside if is_there else None
 
 
-def _write_remains(files: Files, found: Examination, remains: Remains, directory: str) -> None:
+def _write_remains(files: Files, found: Examination, remains: SoundRemains, directory: str) -> None:
     for snapshot in remains.snapshots:
         data = files.read_bytes(f"{found.directory}/{snapshot}{SUFFIX}")
         assert data is not None
@@ -449,7 +453,7 @@ def _write_remains(files: Files, found: Examination, remains: Remains, directory
 
 
 def _forget_checkpoints(files: Files, data_directory: str) -> None:
-    """Have the checkpoints say nothing of the log that was here, as of its end and its start."""
+    """Remove the metadata log's recovery point and start offset from the checkpoints."""
     _forget_recovery_point(files, data_directory)
     starts, _ = read_log_start_offsets(files, data_directory)
     if starts.pop(METADATA_LOG, None) is not None:
@@ -463,7 +467,7 @@ def _forget_recovery_point(files: Files, data_directory: str) -> None:
 
 
 def _finish_replacement(files: Files, data_directory: str) -> None:
-    """Finish what a crash interrupted: the old log has gone and the new one has not come."""
+    """Finish or undo a replacement of the log that a crash interrupted."""
     if not files.exists(data_directory):
         return
     names = files.list_directories(data_directory)
@@ -472,7 +476,7 @@ def _finish_replacement(files: Files, data_directory: str) -> None:
     ]
     for name in fresh:
         if str(METADATA_LOG) in names:
-            # The old log is still in its place, so what was to be the new one never counted.
+            # The old log is still in place, so the new log was never used.
             files.remove_tree(f"{data_directory}/{name}")
         else:
             _forget_checkpoints(files, data_directory)
@@ -482,7 +486,7 @@ def _finish_replacement(files: Files, data_directory: str) -> None:
 
 
 def _cut_torn_tail(files: Files, found: Examination) -> None:
-    """Remove the end of a write that was interrupted, which nobody was told of."""
+    """Remove a torn tail, whose records were never acknowledged."""
     if found.scan.torn_at is None:
         return
     torn_path, position = found.scan.torn_at
@@ -503,7 +507,7 @@ def _cut_torn_tail(files: Files, found: Examination) -> None:
 
 
 def _check_epochs(files: Files, found: Examination) -> None:
-    """Have the file of epochs say what the batches say."""
+    """Rewrite the epoch checkpoint if it does not agree with the batches."""
     batches, epochs = found.scan.batches, found.epochs
     if not batches or _epochs_agree(found, epochs):
         return
@@ -520,8 +524,11 @@ def _check_epochs(files: Files, found: Examination) -> None:
 
 
 def _epochs_contradict(found: Examination, epochs: list[tuple[int, int]]) -> bool:
-    """Whether the file of epochs is wrong. One that knows less is not: the newest epochs may not
-    have been flushed, and the oldest go with the log's start, whose checkpoint may be older."""
+    """Whether the epoch checkpoint is wrong, rather than incomplete.
+
+    The newest epochs may not have been flushed, and the oldest are dropped with the log's start,
+    whose checkpoint may be older.
+    """
     offsets, newest = [start_offset for _, start_offset in epochs], epochs[-1][0]
     return any(
         epochs[bisect_right(offsets, header.base_offset) - 1][0] != header.leader_epoch
@@ -558,7 +565,7 @@ def _drop_damaged_snapshots(files: Files, found: Examination) -> None:
 
 
 def _check_start(files: Files, found: Examination) -> None:
-    """Have the checkpoint of log starts name an offset from which the log goes on a snapshot."""
+    """Correct a log start offset in the checkpoint that is behind the newest snapshot."""
     if found.recorded_start <= found.base_offset:
         return
     offsets, _ = read_log_start_offsets(files, found.data_directory)
@@ -576,7 +583,7 @@ def _check_start(files: Files, found: Examination) -> None:
 
 
 def _replace_hard_state(files: Files, found: Examination, *, is_alone: bool) -> None:
-    """Go on without the vote that was in a damaged file."""
+    """Replace a damaged `quorum-state`, without the vote that was in it."""
     path = f"{found.directory}/{QUORUM_STATE}"
     files.rename(path, path + DAMAGED_SUFFIX)
     last_epoch = found.scan.last_epoch

@@ -1,8 +1,8 @@
-"""Whether a metadata log is whole: every batch of it, read without changing anything.
+"""A scan of the metadata log for damage, which reads every batch and changes nothing.
 
-Rule: the log is flushed before anybody is told of it. So what is bad below the offset that is known
-to be flushed is damage, and so is what was written whole and has changed since. Only the end of a
-write that power or the process did not outlive is a torn tail: it stops short, or sectors of it are
+Rule: the log is flushed before its records are acknowledged. So a bad batch below the offset that
+is known to be flushed is damage, and so is a batch that was written completely and has changed
+since. Only a write that a crash interrupted is a torn tail: it is too short, or sectors of it are
 missing, which read as zeros.
 """
 
@@ -16,16 +16,16 @@ from headrace.storage.files import Files
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.types import Buffer
 
-_SECTOR_BYTES = 64  # Of real disks 512; a smaller one finds a missing sector of either size.
+_SECTOR_BYTES = 64  # Real sectors have 512 bytes; a smaller unit finds missing sectors of any size.
 _OFFSET_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """What cannot be read of a metadata log: the offsets [first_offset, end_offset).
+class MetadataDamage:
+    """The damaged offsets [first_offset, end_offset) of a metadata log, with the reason.
 
-    `end_offset` is None if no sound batch follows. `position` is -1 if no file is to blame, such as
-    for a segment that is missing.
+    `end_offset` is None if no sound batch follows. `position` is -1 if the damage has no position
+    in a file, such as a segment that is missing.
     """
 
     path: str
@@ -44,11 +44,11 @@ class Damage:
 
 @dataclass(slots=True)
 class MetadataScan:
-    """What there is of a metadata log.
+    """The batches and the damage of a metadata log.
 
-    `batches` are sound and follow each other from `start_offset` to `end_offset`. After `damage`
-    there may be more, which are sound in themselves: `batches_after`. What is from `torn_at` on, a
-    segment's path and a position in it, is the end of an interrupted write.
+    `batches` are sound and follow each other from `start_offset` to `end_offset`. `batches_after`
+    are the sound batches after `damage`. From `torn_at` on, a segment's path and a position in it,
+    the log has a torn tail.
     """
 
     start_offset: int = 0
@@ -57,7 +57,7 @@ class MetadataScan:
     segment_count: int = 0
     torn_bytes: int = 0
     torn_at: tuple[str, int] | None = None
-    damage: Damage | None = None
+    damage: MetadataDamage | None = None
     batches: list[tuple[Buffer, BatchHeader]] = field(default_factory=list)
     batches_after: list[tuple[Buffer, BatchHeader]] = field(default_factory=list)
 
@@ -72,9 +72,9 @@ def scan_metadata_log(
 ) -> MetadataScan:
     """Read and check every segment in `directory`; a directory that is missing has none.
 
-    Everything below `flushed_offset` was on disk; None if nothing is known of that. No batch can be
-    of an epoch above `epoch_max`, if that is known. From `cut_offset` on the log was cut, and what
-    is there is what the cut has left.
+    All records below `flushed_offset` were on disk; None if it is unknown. No batch can be of an
+    epoch above `epoch_max`, if that is known. The log was truncated to `cut_offset`: batches from
+    there on are leftovers.
     """
     scan = MetadataScan()
     segments = segment_paths(files, directory)
@@ -85,19 +85,19 @@ def scan_metadata_log(
         data = files.read_bytes(path) or b""
         if base_offset != scan.end_offset:
             reason = f"it begins at offset {base_offset}, where {scan.end_offset} is expected"
-            bad = Damage(path, -1, scan.end_offset, base_offset, reason)
+            bad = MetadataDamage(path, -1, scan.end_offset, base_offset, reason)
             _stop_at(files, scan, bad, segments[index:], flushed_offset, is_torn=True)
             break
         bad_at = _scan_segment(scan, data, epoch_max, cut_offset)
         if bad_at is not None:
             position, reason, is_stale = bad_at
             is_torn = is_stale or _is_torn(data, position, scan.end_offset)
-            bad = Damage(path, position, scan.end_offset, None, reason)
+            bad = MetadataDamage(path, position, scan.end_offset, None, reason)
             _stop_at(files, scan, bad, segments[index:], flushed_offset, is_torn=is_torn)
             break
     if scan.damage is None and flushed_offset is not None and scan.end_offset < flushed_offset:
         reason = f"it ends at offset {scan.end_offset}, and {flushed_offset} was flushed"
-        scan.damage = Damage(directory, -1, scan.end_offset, flushed_offset, reason)
+        scan.damage = MetadataDamage(directory, -1, scan.end_offset, flushed_offset, reason)
     return scan
 
 
@@ -116,9 +116,9 @@ def segment_paths(files: Files, directory: str) -> list[tuple[int, str]]:
 def _scan_segment(
     scan: MetadataScan, data: Buffer, epoch_max: int | None, cut_offset: int | None
 ) -> tuple[int, str, bool] | None:
-    """Take the sound batches of a segment; where and why the first one is not, if one is not.
+    """Add the sound batches of a segment; return position and reason of the first bad batch.
 
-    The third value tells whether it may be what a cut has left that a loss of power undid.
+    The third value is whether it may be a leftover of a truncation that a loss of power undid.
     """
     position = 0
     while position < len(data):
@@ -146,13 +146,13 @@ def _scan_segment(
 def _stop_at(
     files: Files,
     scan: MetadataScan,
-    bad: Damage,
+    bad: MetadataDamage,
     segments: Sequence[tuple[int, str]],
     flushed_offset: int | None,
     *,
     is_torn: bool,
 ) -> None:
-    """Decide whether what was found bad is a torn tail, and look for sound batches after it."""
+    """Decide whether a bad batch is a torn tail or damage, and find sound batches after it."""
     position = bad.position
     for _, path in segments:
         data = files.read_bytes(path) or b""
@@ -169,21 +169,21 @@ def _stop_at(
         return
     scan.torn_bytes = 0
     end_offset = scan.batches_after[0][1].base_offset if scan.batches_after else bad.end_offset
-    scan.damage = Damage(bad.path, bad.position, bad.first_offset, end_offset, bad.reason)
+    scan.damage = MetadataDamage(bad.path, bad.position, bad.first_offset, end_offset, bad.reason)
 
 
 def _is_torn(data: Buffer, position: int, expected_offset: int) -> bool:
-    """Whether the batch at `position` looks like a write that was interrupted."""
+    """Whether the batch at `position` looks like an interrupted write."""
     end = len(data)
     try:
         header = read_header(data, position)
     except CorruptBatch:
-        pass  # Nothing says how long it is.
+        pass  # Its length is unknown.
     else:
         if header.base_offset == expected_offset:
             end = position + header.size
     if end > len(data):
-        # It stops short; unless it is its length that is wrong, and the checksum fits the rest.
+        # It is too short, unless only its length field is wrong and the checksum fits the rest.
         return not has_sound_rest(data, position)
     return any(
         not any(data[max(start, position) : min(start + _SECTOR_BYTES, end)])
@@ -206,7 +206,7 @@ def _batches_from(
 
 
 def _next_candidate(data: Buffer, position: int, offset_min: int) -> int:
-    """The next position at which a batch can begin, by the high bytes of the offsets to come."""
+    """The next position at which a batch can begin, by the high bytes of the next offsets."""
     found = [
         at
         for high in (offset_min >> 16, (offset_min >> 16) + 1)

@@ -1,7 +1,7 @@
 """A bounded set of open files, shared by all logs of a broker.
 
-Rule: whoever got a `File` may use it for as long as it holds the reference; leaving the set only
-drops one.
+Rule: a caller may use a `File` for as long as it holds the reference; a file that leaves the set is
+closed when the last reference is dropped.
 """
 
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from headrace.storage.files import File, Files
 
 
 class OpenFiles:
-    """The files used most recently, opened when first wanted and at most `limit` of them.
+    """The `limit` most recently used files, opened on first use.
 
     Safe to use from any thread.
     """
@@ -39,8 +39,8 @@ class OpenFiles:
         file = self.files.open(path, create=create)
         evicted: File | None = None
         with self._lock:
-            # If a file was removed meanwhile it may be this one, and another may have its name by
-            # now: whoever asked may have it, but nobody after.
+            # If a file was renamed or removed meanwhile it may be this file, and a new file may
+            # have its name now: the caller may use it, but later callers must not get it.
             if forgotten == self._forgotten:
                 file = self._open.setdefault(path, file)
                 self._open.move_to_end(path)
@@ -51,14 +51,14 @@ class OpenFiles:
         return file
 
     def forget(self, path: str) -> None:
-        """Let go of a file that was renamed or removed."""
+        """Drop a file that was renamed or removed."""
         with self._lock:
             self._forgotten += 1
             file = self._open.pop(path, None)
         del file
 
     def forget_under(self, directory: str) -> None:
-        """Let go of every file in a directory."""
+        """Drop every file in a directory."""
         prefix = directory + "/"
         with self._lock:
             self._forgotten += 1

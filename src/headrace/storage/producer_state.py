@@ -1,4 +1,4 @@
-"""What a log remembers of its producers and their transactions, and the files that keep it."""
+"""Producer state of a log: recent batches, open transactions, and the `.snapshot` files."""
 
 import logging
 from collections import deque
@@ -14,22 +14,22 @@ from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import Files
 from headrace.types import Buffer
 
-# Which transactions of a log keep its last stable offset back.
+# The transactions of a log that hold its last stable offset back.
 #
 # Rule: a transaction is unstable while it is open, and after that until its marker is committed:
-# below the last stable offset nothing is undecided, and no decision can be lost.
+# below the last stable offset every transaction has ended, and no marker can be lost.
 
 
-class _Ended(NamedTuple):
+class _EndedTransaction(NamedTuple):
     first_offset: int
     marker_offset: int
 
 
-class Transactions:
-    """The unstable transactions of one log. Owned by the thread that owns the log.
+class OpenTransactions:
+    """The unstable transactions of a log. Owned by the thread that owns the log.
 
-    Invariant: `_open` has them by first offset. In `_ended` first offsets and marker offsets both
-    rise: one that ends later and began earlier keeps back all that the others would.
+    Invariant: `_open` is ordered by first offset. In `_ended` first offsets and marker offsets both
+    rise: a transaction that began earlier and ended later covers those between.
     """
 
     __slots__ = ("_ended", "_open")
@@ -37,15 +37,15 @@ class Transactions:
     def __init__(self) -> None:
         # First offset -> producer id, in the order of the log.
         self._open: dict[int, int] = {}
-        self._ended: deque[_Ended] = deque()
+        self._ended: deque[_EndedTransaction] = deque()
 
     def __len__(self) -> int:
-        """How many are open."""
+        """The number of open transactions."""
         return len(self._open)
 
     @property
     def first_open(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """The first offset of the oldest open transaction."""
         return next(iter(self._open), None)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
@@ -53,19 +53,19 @@ class Transactions:
         self._open[first_offset] = producer_id
 
     def end(self, first_offset: int, marker_offset: int) -> int:
-        """Note a marker that was appended; the last stable offset once that is committed."""
+        """Note an appended marker; return the last stable offset once it is committed."""
         del self._open[first_offset]
         ended = self._ended
         while ended and ended[-1].first_offset > first_offset:
             ended.pop()
-        ended.append(_Ended(first_offset, marker_offset))
+        ended.append(_EndedTransaction(first_offset, marker_offset))
         oldest = self.first_open
         return marker_offset + 1 if oldest is None else oldest
 
     def first_unstable(self, high_watermark: int) -> int | None:
-        """Where the oldest unstable transaction begins.
+        """The first offset of the oldest unstable transaction.
 
-        Markers below `high_watermark` are forgotten, so it must be the one of the partition.
+        Markers below `high_watermark` are forgotten, so it must be the partition's.
         """
         ended = self._ended
         while ended and ended[0].marker_offset < high_watermark:
@@ -76,21 +76,21 @@ class Transactions:
         return oldest
 
     def restore(self, open_transactions: Iterable[tuple[int, int]], offset: int) -> None:
-        """Go back to how it was at `offset`: (first offset, producer id) of those open then."""
+        """Restore the state at `offset`, given (first offset, producer id) of open transactions."""
         self._open = dict(sorted(open_transactions))
         while self._ended and self._ended[-1].marker_offset >= offset:
             self._ended.pop()
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all transactions."""
         self._open.clear()
         self._ended.clear()
 
 
-# What a log remembers of its idempotent producers, and the `.snapshot` files that keep it.
+# The idempotent producers of a log, and the content of `.snapshot` files.
 #
 # Rule: `check` decides and changes nothing; `record` and `end_transaction` change state once the
-# batch is written. So a failed write leaves a producer free to try again.
+# batch is written. So a producer can retry after a failed write.
 
 
 BATCHES_MAX = 5  # As many as a producer may have in flight, so any of them may be retried.
@@ -100,7 +100,7 @@ SNAPSHOT_VERSION = 1
 _SEQUENCES = 2**31
 _PREFIX = Struct(">hI")  # Version and CRC32C of what follows.
 _COUNT = Struct(">i")
-# Of a producer: id, epoch, last sequence, last offset and its distance from the first one of that
+# Of a producer: id, epoch, last sequence, last offset and its distance from the base offset of its
 # batch, timestamp, coordinator epoch, first offset of the open transaction.
 _ENTRY = Struct(">qhiqiqiq")
 _NO_TRANSACTION = -1
@@ -108,8 +108,8 @@ _NO_TRANSACTION = -1
 _BUMPS_EPOCH = 2
 
 
-class ProducerBatch(NamedTuple):
-    """A batch that was appended: enough to recognise it when it comes again."""
+class RecentBatch(NamedTuple):
+    """An appended batch, as far as needed to recognise a duplicate."""
 
     first_sequence: int
     last_sequence: int
@@ -118,19 +118,19 @@ class ProducerBatch(NamedTuple):
     timestamp: int
 
 
-class _Refused(NamedTuple):
-    """The lowest sequence of an unknown producer that was refused and will come again."""
+class _RefusedSequence(NamedTuple):
+    """The lowest refused sequence of an unknown producer, which will be sent again."""
 
     epoch: int
     sequence: int
     timestamp: int
 
 
-class Producer:
+class ProducerEntry:
     """The newest epoch of a producer id, and its newest batches, oldest first.
 
     `transaction_first_offset` is where its open transaction begins, or -1; `coordinator_epoch` that
-    of its last marker, or -1. Batches of a coordinator have no sequence and are not remembered.
+    of its last marker, or -1. Markers have no sequence and are not in `batches`.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class Producer:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: list[ProducerBatch] = []
+        self.batches: list[RecentBatch] = []
         self.coordinator_epoch = -1
         self.timestamp = -1
         self.transaction_first_offset = _NO_TRANSACTION
@@ -155,7 +155,7 @@ class Producer:
         """The sequence of the last record appended in this epoch, or -1."""
         return self.batches[-1].last_sequence if self.batches else -1
 
-    def duplicate_of(self, header: BatchHeader) -> ProducerBatch | None:
+    def duplicate_of(self, header: BatchHeader) -> RecentBatch | None:
         """The remembered batch with the same epoch and sequence range."""
         if header.producer_epoch == self.epoch:
             for batch in self.batches:
@@ -167,30 +167,30 @@ class Producer:
         return None
 
 
-class Producers:
-    """The producers of one log. Owned by the thread that owns the log."""
+class ProducerStates:
+    """The producers of a log. Owned by the thread that owns the log."""
 
     __slots__ = ("_by_id", "_marker_count", "_refused", "transactions")
 
     def __init__(self) -> None:
-        self.transactions = Transactions()
-        self._by_id: dict[int, Producer] = {}
+        self.transactions = OpenTransactions()
+        self._by_id: dict[int, ProducerEntry] = {}
         # Of producers that `_by_id` does not have, oldest first.
-        self._refused: dict[int, _Refused] = {}
+        self._refused: dict[int, _RefusedSequence] = {}
         self._marker_count = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+    def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
         return iter(self._by_id.items())
 
-    def get(self, producer_id: int) -> Producer | None:
-        """What is known of a producer id."""
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """The state of a producer, or None if it is unknown or expired."""
         return self._by_id.get(producer_id)
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether records of that epoch go to a transaction which the log knows to be open."""
+        """Whether the producer has an open transaction of that epoch in the log."""
         producer = self._by_id.get(producer_id)
         return (
             producer is not None
@@ -199,24 +199,24 @@ class Producers:
         )
 
     def marker_count(self, producer_id: int) -> int:
-        """A number that is another after every marker of the producer.
+        """A number that changes with every marker of the producer.
 
-        What was found out of a transaction before an await holds after it if this is the same.
+        If it is the same before and after an await, no transaction of the producer has ended.
         """
         producer = self._by_id.get(producer_id)
         return 0 if producer is None else producer.markers_seen
 
-    def check(self, headers: Sequence[BatchHeader], data: Buffer = b"") -> ProducerBatch | None:
-        """Whether these batches may be appended; if they were already, what they became then.
+    def check(self, headers: Sequence[BatchHeader], data: Buffer = b"") -> RecentBatch | None:
+        """Check that batches may be appended; return the first of the originals of duplicates.
 
-        `data` holds them; only markers are read from it. Raises KafkaError for a sequence that
-        leaves a gap, for an epoch that is over, and for what does not belong to the transaction.
+        `data` holds the batches; only markers are read from it. Raises KafkaError for a sequence
+        that leaves a gap, for a fenced epoch, and for a batch outside the open transaction.
         """
         if len(headers) == 1:
             header = headers[0]
             producer = self._by_id.get(header.producer_id)
             if producer is None:
-                # Unknown, perhaps expired: any sequence is a beginning, as in Kafka.
+                # Unknown, perhaps expired: it may begin with any sequence, as in Kafka.
                 self._check_refused(header)
                 return None
             if header.is_control:
@@ -232,11 +232,11 @@ class Producers:
         return self._check_several(headers)
 
     def note_refused(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember the sequence of a batch that was refused with an error that passes.
+        """Remember the sequence of a batch that was refused with a retriable error.
 
-        If the log does not know its producer, any sequence would be a beginning, and a batch that
-        was sent right behind would be appended; the refused one could then never be (KIP-890).
-        Unlike Kafka: not only for batches of transactions that wait for their coordinator.
+        An unknown producer may begin with any sequence, so the batch behind the refused batch would
+        be appended, and the refused batch never could be (KIP-890). Unlike Kafka: not only for
+        batches of transactions that wait for their coordinator.
         """
         producer_id = header.producer_id
         if header.base_sequence < 0 or header.is_control or producer_id in self._by_id:
@@ -251,7 +251,7 @@ class Producers:
             del self._refused[producer_id]
         elif len(self._refused) >= REFUSED_MAX:
             del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = _Refused(epoch, sequence, now_ms)
+        self._refused[producer_id] = _RefusedSequence(epoch, sequence, now_ms)
 
     def _check_refused(self, header: BatchHeader) -> None:
         refused = self._refused.get(header.producer_id)
@@ -267,7 +267,7 @@ class Producers:
             )
 
     def check_marker(self, marker: Marker, transaction_version: int = 0) -> None:
-        """Raise KafkaError if a marker comes from a producer or a coordinator of the past."""
+        """Raise KafkaError if the producer epoch or the coordinator epoch of a marker is fenced."""
         producer = self._by_id.get(marker.producer_id)
         if producer is None:
             return
@@ -285,20 +285,20 @@ class Producers:
             )
 
     def is_late(self, marker: Marker, transaction_version: int) -> bool:
-        """Whether a marker is to end the transaction before the open one, which has ended.
+        """Whether a marker is of the transaction before the open transaction.
 
-        Under version 2 every transaction has its own epoch and a marker begins the next one, so one
-        that has the epoch of an open transaction comes late. Without an open transaction it has
-        come twice, which does no harm.
+        Under version 2 every transaction has its own epoch, and its marker has the next epoch. So a
+        marker with the epoch of an open transaction is a late duplicate of the marker before. If no
+        transaction is open, a duplicate does no harm.
         """
         return transaction_version >= _BUMPS_EPOCH and self.has_open_transaction(
             marker.producer_id, marker.producer_epoch
         )
 
-    def _check_several(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
-        """As `check`, where a later batch may follow on an earlier one of the same set."""
+    def _check_several(self, headers: Sequence[BatchHeader]) -> RecentBatch | None:
+        """Check several batches as `check` does; a batch may follow another of the same set."""
         expected: dict[int, tuple[int, int]] = {}
-        duplicates: list[ProducerBatch] = []
+        duplicates: list[RecentBatch] = []
         for header in headers:
             if not header.has_producer or header.is_control:
                 continue
@@ -322,7 +322,7 @@ class Producers:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last that is known of a producer; 0 if there is none."""
+        """The offset after the last offset in the state of any producer; 0 if there is none."""
         last = -1
         for producer in self._by_id.values():
             last = max(last, producer.transaction_first_offset)
@@ -332,17 +332,17 @@ class Producers:
 
     @property
     def newest_timestamp(self) -> int:
-        """When a producer was heard of last, or -1."""
+        """The newest time at which any producer was active, or -1."""
         return max((producer.timestamp for producer in self._by_id.values()), default=-1)
 
     def record(
         self, header: BatchHeader, base_offset: int, timestamp: int, heard_ms: int | None = None
     ) -> None:
-        """Remember a batch of records that was appended at `base_offset`.
+        """Record a batch of records that was appended at `base_offset`.
 
-        `timestamp` is the time of the append as far as it is known; the producer was heard of then,
-        or at `heard_ms`. But not before the time of its records: the broker's clock may have been
-        behind, and set right the producer would expire at once.
+        `timestamp` is the time of the append as far as it is known; the producer counts as active
+        then, or at `heard_ms`. But not before the time of its records: if the broker's clock was
+        behind and is corrected, the producer would expire at once.
         """
         producer = self._by_id.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.epoch:
@@ -352,7 +352,7 @@ class Producers:
         if (
             header.is_transactional
             and producer.transaction_first_offset < 0
-            # Compaction empties batches of transactions that are over, markers and all.
+            # Compaction empties batches and markers of transactions that have ended.
             and header.record_count
         ):
             producer.transaction_first_offset = base_offset
@@ -363,7 +363,7 @@ class Producers:
         if len(batches) == BATCHES_MAX:
             del batches[0]
         batches.append(
-            ProducerBatch(
+            RecentBatch(
                 header.base_sequence,
                 header.last_sequence,
                 base_offset,
@@ -375,11 +375,12 @@ class Producers:
     def record_marker(
         self, header: BatchHeader, data: Buffer, heard_ms: int
     ) -> AbortedTransaction | None:
-        """Remember a control batch of a producer; the transaction that it aborted.
+        """Record a control batch of a producer; return the transaction that it aborted.
 
         Compaction empties a marker when no record of its transaction is left. A replica that
-        fetched records of it before, and the marker only now, takes them for aborted: so its
-        readers find what those of the other replicas do, and its last stable offset moves on.
+        fetched such records before, and the emptied marker only now, takes the transaction for
+        aborted: so its readers see the same records as at the other replicas, and its last stable
+        offset moves on.
         """
         marker = decode_marker(data, header)
         if marker is None:
@@ -395,7 +396,7 @@ class Producers:
     def end_transaction(
         self, marker: Marker, offset: int, timestamp: int
     ) -> AbortedTransaction | None:
-        """Remember a marker that was appended at `offset`; the transaction that it aborted."""
+        """Record a marker that was appended at `offset`; return the transaction that it aborted."""
         producer = self._of_epoch(marker.producer_id, marker.producer_epoch)
         producer.timestamp = timestamp
         producer.coordinator_epoch = marker.coordinator_epoch
@@ -410,12 +411,12 @@ class Producers:
             return None
         return AbortedTransaction(marker.producer_id, first_offset, offset, stable_offset)
 
-    def _of_epoch(self, producer_id: int, epoch: int) -> Producer:
-        """The producer, which goes on under `epoch` if that is newer."""
+    def _of_epoch(self, producer_id: int, epoch: int) -> ProducerEntry:
+        """The state of a producer, made if need be, moved on to `epoch` if that is newer."""
         producer = self._by_id.get(producer_id)
         if producer is None:
             self._refused.pop(producer_id, None)
-            producer = self._by_id[producer_id] = Producer(epoch)
+            producer = self._by_id[producer_id] = ProducerEntry(epoch)
         elif epoch > producer.epoch:
             producer.epoch = epoch
             producer.batches.clear()
@@ -424,12 +425,12 @@ class Producers:
     def replay(
         self, header: BatchHeader, data: Buffer, heard_ms: int | None = None
     ) -> AbortedTransaction | None:
-        """Remember a batch found in the log, without judging it; the transaction it aborted.
+        """Record a batch found in the log, without checks; return the transaction it aborted.
 
-        The log does not say when it was appended. By the time of old records their producer would
-        expire at once, and what it sends again after a crash would be written twice; so it counts
-        as heard of at `heard_ms`, which is not before the append. Unlike Kafka, where producers
-        age by the timestamps of their records.
+        The log does not have the time of the append. By the time of old records their producer
+        would expire at once, and a batch that it retries after a crash would be appended twice; so
+        it counts as active at `heard_ms`, which is not before the append. Unlike Kafka, where
+        producers expire by the timestamps of their records.
         """
         if not header.has_producer:
             return None
@@ -439,26 +440,26 @@ class Producers:
         try:
             return self.record_marker(header, data, heard_ms or 0)
         except CorruptBatch:
-            return None  # Nobody can read what it says, so the transaction stays open.
+            return None  # Its decision cannot be read, so the transaction stays open.
 
     def expire(self, oldest_timestamp: int) -> int:
-        """Forget the producers that were last heard of before `oldest_timestamp`; how many.
+        """Forget producers last active before `oldest_timestamp`; return their number.
 
-        One that has an open transaction stays: who ends it must find it.
+        A producer with an open transaction stays, for the marker that ends it.
         """
-        gone = [
-            key
-            for key, one in self._by_id.items()
-            if one.timestamp < oldest_timestamp and one.transaction_first_offset < 0
+        expired = [
+            producer_id
+            for producer_id, producer in self._by_id.items()
+            if producer.timestamp < oldest_timestamp and producer.transaction_first_offset < 0
         ]
-        for producer_id in gone:
+        for producer_id in expired:
             del self._by_id[producer_id]
         self._refused = {
             producer_id: refused
             for producer_id, refused in self._refused.items()
             if refused.timestamp >= oldest_timestamp
         }
-        return len(gone)
+        return len(expired)
 
     def clear(self) -> None:
         """Forget every producer."""
@@ -467,10 +468,10 @@ class Producers:
         self.transactions.clear()
 
     def encode_snapshot(self) -> bytes:
-        """The content of a `.snapshot` file: an entry for each batch that is remembered.
+        """The content of a `.snapshot` file: an entry for each recent batch of each producer.
 
-        Unlike Kafka, which keeps the newest only: a producer whose batches were in flight when the
-        broker stopped sends all of them again. Kafka takes the last entry of each producer.
+        Unlike Kafka, which keeps only the newest batch: a producer whose batches were in flight
+        when the broker stopped sends all of them again. Kafka reads the last entry of a producer.
         """
         entries = [
             entry
@@ -513,7 +514,7 @@ class Producers:
         coordinator_epoch: int,
         transaction_first_offset: int,
     ) -> None:
-        producer = self._by_id.setdefault(producer_id, Producer(epoch))
+        producer = self._by_id.setdefault(producer_id, ProducerEntry(epoch))
         producer.timestamp = timestamp
         producer.coordinator_epoch = coordinator_epoch
         producer.transaction_first_offset = transaction_first_offset
@@ -523,12 +524,12 @@ class Producers:
             if len(producer.batches) == BATCHES_MAX:
                 del producer.batches[0]
             producer.batches.append(
-                ProducerBatch(first_sequence, last_sequence, base_offset, last_offset, timestamp)
+                RecentBatch(first_sequence, last_sequence, base_offset, last_offset, timestamp)
             )
 
 
 def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
-    """Whether a batch may follow the last one of its producer."""
+    """Raise KafkaError if a batch does not follow the last batch of its producer."""
     if header.producer_epoch < epoch:
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -551,8 +552,8 @@ def _check_transactional(header: BatchHeader) -> None:
         )
 
 
-def _encode_entries(producer_id: int, producer: Producer) -> list[bytes]:
-    """One for each batch, oldest first, that says the same of all else."""
+def _encode_entries(producer_id: int, producer: ProducerEntry) -> list[bytes]:
+    """The entries of a producer, one for each batch, oldest first; other fields are repeated."""
     state = (
         producer.timestamp,
         producer.coordinator_epoch,
@@ -575,8 +576,8 @@ def _encode_entries(producer_id: int, producer: Producer) -> list[bytes]:
 
 # The `.snapshot` files of a log: producer state as it was at an offset.
 #
-# Rule: a snapshot can always be had again by reading the log from an older one, so a damaged one is
-# dropped, and a new one need not be durable before the recovery point passes it.
+# Rule: a snapshot can always be rebuilt by reading the log from an older snapshot on, so a damaged
+# snapshot is dropped, and a new snapshot need not be durable before the recovery point passes it.
 
 
 logger = logging.getLogger(__name__)
@@ -584,7 +585,7 @@ logger = logging.getLogger(__name__)
 SUFFIX = ".snapshot"
 
 
-class Snapshots:
+class ProducerSnapshots:
     """The snapshots in a log's directory, by offset. Owned by the thread that owns the log."""
 
     __slots__ = ("_directory", "_files", "_offsets", "unsynced")
@@ -598,15 +599,15 @@ class Snapshots:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The offsets there are snapshots of, in order."""
+        """The offsets of the snapshots, in order."""
         return tuple(self._offsets)
 
     def path(self, offset: int) -> str:
         """The file of the snapshot at `offset`."""
         return f"{self._directory}/{offset:020d}{SUFFIX}"
 
-    def take(self, producers: Producers, offset: int) -> None:
-        """Write the state as of `offset`."""
+    def take(self, producers: ProducerStates, offset: int) -> None:
+        """Write a snapshot of producer state as of `offset`."""
         path = self.path(offset)
         self._files.write_atomically(path, producers.encode_snapshot(), sync=False)
         if offset not in self._offsets:
@@ -614,17 +615,18 @@ class Snapshots:
             self._offsets.sort()
         self.unsynced.append(path)
 
-    def load_newest(self, producers: Producers, offset: int) -> int | None:
-        """Load the newest usable snapshot not after `offset`; its offset, or None and no state.
+    def load_newest(self, producers: ProducerStates, offset: int) -> int | None:
+        """Load the newest sound snapshot up to `offset`; return its offset, None if there is none.
 
-        Those after `offset`, and those that turn out to be damaged, are removed.
+        Later snapshots, and those that turn out to be damaged, are removed. Without a snapshot the
+        state is cleared.
         """
         self.remove_after(offset)
         return self.load_as_of(producers, offset)
 
-    def load_as_of(self, producers: Producers, offset: int) -> int | None:
-        """As `load_newest`, leaving those after `offset` alone."""
-        for newest in [one for one in reversed(self._offsets) if one <= offset]:
+    def load_as_of(self, producers: ProducerStates, offset: int) -> int | None:
+        """Load as `load_newest` does, but keep the snapshots after `offset`."""
+        for newest in [known for known in reversed(self._offsets) if known <= offset]:
             try:
                 producers.load_snapshot(self._files.read_bytes(self.path(newest)) or b"", newest)
                 if producers.end_offset > newest:
@@ -640,17 +642,17 @@ class Snapshots:
 
     def remove_after(self, offset: int) -> None:
         """Remove the snapshots of offsets above `offset`."""
-        for late in [one for one in self._offsets if one > offset]:
+        for late in [known for known in self._offsets if known > offset]:
             self._remove(late)
 
     def remove_before(self, offset: int) -> None:
         """Remove the snapshots of offsets below `offset`."""
-        for early in [one for one in self._offsets if one < offset]:
+        for early in [known for known in self._offsets if known < offset]:
             self._remove(early)
 
     def keep_only(self, offsets: set[int]) -> None:
-        """Remove all but those at `offsets` and the newest."""
-        for stray in [one for one in self._offsets[:-1] if one not in offsets]:
+        """Remove all snapshots but those at `offsets` and the newest."""
+        for stray in [known for known in self._offsets[:-1] if known not in offsets]:
             self._remove(stray)
 
     def relocate(self, directory: str) -> None:
@@ -659,14 +661,14 @@ class Snapshots:
         self.unsynced = deque(f"{directory}/{path.rpartition('/')[2]}" for path in self.unsynced)
 
     def sync(self) -> None:
-        """Make what was written durable. May run in a worker thread."""
+        """Make the written snapshots durable. May run in a worker thread."""
         while True:
             try:
                 path = self.unsynced[0]
             except IndexError:
                 return
             self._files.sync_file(path)
-            # Only after it worked: a failure must be met again by the next to try.
+            # Only after success: after a failure the next call has to try it again.
             self.unsynced.popleft()
 
     def _remove(self, offset: int) -> None:

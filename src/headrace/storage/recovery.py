@@ -1,10 +1,11 @@
-"""Opening a log: what its directory holds, and what is left of it after a crash.
+"""Opening a log: loading its files, and recovery after a crash.
 
 Rule: segments that end before the last record below the recovery point are trusted: what made that
 record durable did so with their indexes. From its segment on every batch is walked and its CRC
 checked. A bad batch at or past the recovery point was never flushed: the log ends before it. One
-below is damage, as is a segment that is missing, and the log is not opened. After a clean shutdown
-only the tail behind the last index entry is read, and everything is below the recovery point.
+below is damage, as is a segment that is missing, the first one too, and the log is not opened.
+After a clean shutdown only the tail behind the last index entry is read, and everything is below
+the recovery point.
 """
 
 import os
@@ -27,15 +28,16 @@ from headrace.storage.checkpoints import (
     decode_segment_sizes,
     encode_partition_metadata,
 )
-from headrace.storage.damage import DamagedLog, find_whole_batch
+from headrace.storage.damage import DamagedLog, check_follows, find_whole_batch
 from headrace.storage.files import FileMissing, Files
 from headrace.storage.index import DamagedIndex
 from headrace.storage.leader_epochs import EpochScan, LeaderEpochs, StaleBatch
 from headrace.storage.log_segments import Segments, segment_index
+from headrace.storage.log_start_offsets import LogStart, read_log_start
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
-from headrace.storage.producer_state import Producers, Snapshots
-from headrace.storage.recovery_point import Flusher, read_flushed_offset
+from headrace.storage.producer_state import ProducerSnapshots, ProducerStates
+from headrace.storage.recovery_point import RecoveryPoint, read_flushed_offset
 from headrace.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -44,20 +46,21 @@ from headrace.storage.segment import (
     SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
-    Batch,
+    BatchPosition,
     Segment,
     index_sizes_fit,
 )
+from headrace.types import Buffer
 
 TEMPORARY_SUFFIX = ".tmp"
 
 
 @dataclass(slots=True)
-class Report:
-    """What opening a log took and cost, for whoever writes it to the broker's log.
+class RecoveryReport:
+    """A report on opening a log, for the broker's log.
 
-    A tail that was torn is gone from offset `truncated_from` on, up to `truncated_end` as far as
-    whole batches of it were found. `rebuilt` names the small files that were wrong, a line each.
+    A torn tail was cut off from offset `truncated_from` on, up to `truncated_end` as far as whole
+    batches of it were found. `rebuilt` has a line for each small file that was wrong.
     """
 
     scanned: bool = False
@@ -70,19 +73,20 @@ class Report:
     rebuilt: list[str] = field(default_factory=list)
 
 
-class Loaded(NamedTuple):
-    """Everything a log is made of."""
+class LoadedLog(NamedTuple):
+    """The parts of an opened log."""
 
     open_files: OpenFiles
     segments: Segments
     epochs: LeaderEpochs
-    producers: Producers
-    snapshots: Snapshots
-    flusher: Flusher
+    producers: ProducerStates
+    snapshots: ProducerSnapshots
+    flusher: RecoveryPoint
+    start: LogStart
     topic_id: bytes | None
     log_start_offset: int
     log_end_offset: int
-    report: Report
+    report: RecoveryReport
 
 
 def load(
@@ -97,8 +101,11 @@ def load(
     clean: bool,
     compacted: bool = False,
     same_boot: bool = False,
-) -> Loaded:
-    """Open the log in `directory`, or begin one there. A new log gets `topic_id` written down.
+    check_start: bool = True,
+) -> LoadedLog:
+    """Open the log in `directory`, or make a new log there with `topic_id`.
+
+    Unless `check_start` is false, its first segment must be where `log-start-offset` says.
 
     Segments of a log that was ever `compacted` need not join. `same_boot` tells that the machine
     has run since the log was written, so that no byte that reached a file is missing. DamagedLog if
@@ -107,16 +114,17 @@ def load(
     flushed_offset = read_flushed_offset(open_files.files, directory) or 0
     if not clean:
         recovery_point = max(recovery_point, flushed_offset)
-    loader = _Loader(
+    loader = _LogLoader(
         open_files,
         directory,
         config,
         now_ms,
-        # Nobody misses records that were deleted on request.
+        # Below the log start offset records may be missing: DeleteRecords has removed them.
         flushed=recovery_point if recovery_point > log_start_offset else 0,
         log_start_offset=log_start_offset,
         compacted=compacted or "compact" in config.cleanup_policy,
         same_boot=same_boot,
+        check_start=check_start,
     )
     is_new = loader.find(log_start_offset)
     loader.load_epochs()
@@ -129,26 +137,18 @@ def load(
         topic_id = read_topic_id(open_files.files, directory) or topic_id
     log_start_offset, end_offset = loader.begin_at(log_start_offset, end_offset, recovery_point)
     loader.snapshots.keep_only({segment.base_offset for segment in loader.segments})
+    loader.start.settle_at(loader.segments[0].base_offset)
     start_offset = max(log_start_offset, loader.segments[0].base_offset)
     loader.epochs.truncate_from_end(end_offset)
     loader.epochs.truncate_from_start(start_offset)
-    flusher = Flusher(
-        open_files,
-        directory,
-        loader.epochs,
-        loader.snapshots,
-        recovery_point=end_offset,
-        now_ms=now_ms,
-        flushed_offset=flushed_offset,
-        names_unsynced=is_new or not clean,
-    )
-    return Loaded(
+    return LoadedLog(
         open_files,
         Segments(open_files, directory, loader.segments),
         loader.epochs,
         loader.producers,
         loader.snapshots,
-        flusher,
+        loader.flusher(end_offset, flushed_offset, names_unsynced=is_new or not clean),
+        loader.start,
         topic_id,
         start_offset,
         end_offset,
@@ -157,22 +157,22 @@ def load(
 
 
 def load_producers(
-    producers: Producers,
-    snapshots: Snapshots,
+    producers: ProducerStates,
+    snapshots: ProducerSnapshots,
     segments: Sequence[Segment],
     end_offset: int,
     heard_ms: int,
 ) -> None:
-    """Bring producer state to what it was at `end_offset`: a snapshot, and the batches since.
+    """Load producer state as of `end_offset`, from a snapshot and the batches after it.
 
-    The producers of those batches count as heard of at `heard_ms`.
+    The producers of those batches count as active at `heard_ms`.
     """
     offset = snapshots.load_newest(producers, end_offset) or 0
     _replay(producers, segments, offset, end_offset, heard_ms)
 
 
 def _replay(
-    producers: Producers,
+    producers: ProducerStates,
     segments: Sequence[Segment],
     offset: int,
     end_offset: int,
@@ -189,7 +189,7 @@ def _replay(
 
 
 def read_topic_id(files: Files, directory: str) -> bytes | None:
-    """The topic id in `partition.metadata`; None if a crash has left nothing usable of it."""
+    """The topic id in `partition.metadata`; None if it is missing or damaged."""
     data = files.read_bytes(f"{directory}/{PARTITION_METADATA}")
     try:
         return decode_partition_metadata(data) if data else None
@@ -203,7 +203,7 @@ def write_topic_id(files: Files, directory: str, topic_id: bytes) -> None:
     files.write_atomically(path, encode_partition_metadata(topic_id), sync=False)
 
 
-class _Loader:
+class _LogLoader:
     """A log while it is being opened."""
 
     def __init__(
@@ -217,38 +217,41 @@ class _Loader:
         log_start_offset: int,
         compacted: bool,
         same_boot: bool,
+        check_start: bool,
     ) -> None:
-        self.report = Report()
+        self.report = RecoveryReport()
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs(open_files.files, directory)
-        self.producers = Producers()
-        self.snapshots = Snapshots(open_files.files, directory, [])
+        self.producers = ProducerStates()
+        self.snapshots = ProducerSnapshots(open_files.files, directory, [])
         self._open_files = open_files
         self._files = open_files.files
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
-        # When producers found in the log count as heard of: not before the last append.
+        # The time at which producers found in the log count as active: not before the last append.
         self._heard_ms = now_ms
         self._flushed = flushed
         self._compacted = compacted
         self._compacted_now = False
         self._log_start_offset = log_start_offset
         self._same_boot = same_boot
+        self._check_start = check_start
+        self.start = LogStart(open_files, directory, read_log_start(open_files.files, directory))
         self._epochs_unreadable = False
         self._scanned_epochs = EpochScan(())
         self._damaged: set[int] = set()
         self._damaged_aborted: set[int] = set()
 
     def find(self, log_start_offset: int) -> bool:
-        """Look at the directory; whether there is no log in it yet, and so one is begun."""
+        """List the segments and snapshots; whether there were none, so that a new log is made."""
         if not self._files.exists(self._directory):
             self._files.make_directory(self._directory)
             sizes = {}
         else:
             sizes = self._without_leftovers(self._files.file_sizes(self._directory))
         offsets = [_offset(name) for name in sizes if name.endswith(SNAPSHOT_SUFFIX)]
-        self.snapshots = Snapshots(
+        self.snapshots = ProducerSnapshots(
             self._files, self._directory, [offset for offset in offsets if offset is not None]
         )
         for name, size in sizes.items():
@@ -258,7 +261,7 @@ class _Loader:
                 aborted_size = sizes.get(stem + ABORTED_SUFFIX, 0)
                 self._add(offset, size, index_sizes[0], index_sizes[1], aborted_size)
         if self.segments:
-            # The clock may be behind now, as it was not when the log was written.
+            # The clock may be behind that of the time when the log was written.
             self._heard_ms = max(self._now_ms, self.segments[-1].modified_ms())
             return False
         if self._flushed:
@@ -269,7 +272,7 @@ class _Loader:
         return True
 
     def load_epochs(self) -> None:
-        """Read the file of epochs; if it is damaged the batches tell them later."""
+        """Read the epoch checkpoint; if it is damaged it is rebuilt from the batches later."""
         try:
             self.epochs.load()
         except ValueError as error:
@@ -300,7 +303,7 @@ class _Loader:
         )
 
     def _without_leftovers(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Finish or undo what a crash interrupted; the files that are left."""
+        """Finish or undo changes that a crash interrupted; return the remaining files."""
         gone = [n for n in sizes if n.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX))]
         stems = {n.removesuffix(LOG_SUFFIX) for n in sizes if n.endswith(LOG_SUFFIX)}
         indexes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
@@ -315,10 +318,10 @@ class _Loader:
         return self._files.file_sizes(self._directory)
 
     def _finish_swap(self, name: str, sizes: dict[str, int]) -> None:
-        """A rewritten segment was complete when it got this name: put it in place of the old ones.
+        """Replace old segments by a compacted segment, whose `.swap` name says it is complete.
 
-        Its indexes are dropped, since they may be older than it; they are rebuilt. It takes its
-        name last, so that a crash here does not leave the others beside it.
+        Its indexes are dropped, since they may be older, and rebuilt. It gets its final name last,
+        so that after a crash here it is not left beside the old segments.
         """
         path = f"{self._directory}/{name}"
         final = path.removesuffix(SWAP_SUFFIX)
@@ -353,11 +356,12 @@ class _Loader:
     def begin_at(
         self, log_start_offset: int, end_offset: int, recovery_point: int
     ) -> tuple[int, int]:
-        """Where the log starts and ends, if it is said to start behind its end."""
+        """The start and end offset of the log, whose checkpointed start may be behind its end."""
         if end_offset >= log_start_offset:
             return log_start_offset, end_offset
         if log_start_offset <= recovery_point:
             # What was deleted on request must not come back, nor its offsets be given out again.
+            self.start.raise_to(log_start_offset)
             self.restart(log_start_offset)
             return log_start_offset, log_start_offset
         self.report.rebuilt.append(
@@ -366,8 +370,24 @@ class _Loader:
         )
         return 0, end_offset
 
+    def flusher(
+        self, end_offset: int, flushed_offset: int, *, names_unsynced: bool
+    ) -> RecoveryPoint:
+        """The flusher of the log, whose recovery point is its end."""
+        return RecoveryPoint(
+            self._open_files,
+            self._directory,
+            self.epochs,
+            self.snapshots,
+            self.start,
+            recovery_point=end_offset,
+            now_ms=self._now_ms,
+            flushed_offset=flushed_offset,
+            names_unsynced=names_unsynced,
+        )
+
     def load(self, recovery_point: int, *, clean: bool) -> int:
-        """Make the log usable, scanning as little as is safe; the end offset."""
+        """Load the log, scanning as little as is safe; return its end offset."""
         try:
             return self._load(recovery_point, clean=clean)
         except CorruptBatch as error:
@@ -376,9 +396,11 @@ class _Loader:
     def _load(self, recovery_point: int, *, clean: bool) -> int:
         newest_snapshot = self.snapshots.offsets[-1] if self.snapshots.offsets else 0
         if clean:
-            # Closing a log leaves a snapshot of its end: it knows where that was, too.
+            # Closing a log leaves a snapshot at its end offset.
             self._flushed = max(self._flushed, newest_snapshot)
         noted = self._noted_segments()
+        if self._check_start:
+            self._check_first_segment(noted)
         for number, sizes in enumerate(noted):
             following = noted[number + 1].base_offset if number + 1 < len(noted) else self._flushed
             self._compare_sizes(sizes, following, clean=clean)
@@ -407,7 +429,7 @@ class _Loader:
         return end_offset
 
     def _epochs_fit(self, end_offset: int) -> bool:
-        """Whether the batches at the beginning and the end of each epoch are of the right one."""
+        """Whether the first and the last batch of each epoch in the checkpoint have that epoch."""
         first = self.segments[0].base_offset
         entries = self.epochs.entries
         for epoch, start_offset in [*entries, (self.epochs.latest, end_offset)]:
@@ -426,14 +448,14 @@ class _Loader:
                     if epoch != entries[0][0] or start_offset > self._log_start_offset:
                         return False
                 elif header.leader_epoch != known:
-                    # Before the log starts nobody has to know an epoch.
+                    # Epochs of batches before the log start need not be in the checkpoint.
                     is_needed = header.base_offset >= self._log_start_offset or not entries
                     if known >= 0 or is_needed:
                         return False
         return True
 
     def _batch_at(self, offset: int) -> BatchHeader | None:
-        """The header of the batch that ends at or behind `offset`, if its segment has one."""
+        """The header of the batch that ends at or behind `offset`; None if not in its segment."""
         segment = self.segments[segment_index(self.segments, offset)]
         position = segment.position_of(offset, segment.size)
         if position >= segment.size:
@@ -441,7 +463,7 @@ class _Loader:
         return read_header(segment.file().read_at(position, HEADER_SIZE))
 
     def _rebuild_epochs(self) -> None:
-        """Make the file of epochs again from all batches; DamagedLog if those contradict it."""
+        """Rebuild the epoch checkpoint from all batches; DamagedLog if some of them are stale."""
         scan = EpochScan(self.epochs.entries)
         for index in range(len(self.segments)):
             for header, _, position in self._trusted_batches(index):
@@ -469,15 +491,14 @@ class _Loader:
             sum(segment.size for segment in self.segments[index:]),
         )
 
-    def _trusted_batches(self, index: int) -> Iterator[Batch]:
-        """The batches of a segment that was flushed; DamagedLog where they break off."""
+    def _trusted_batches(self, index: int) -> Iterator[BatchPosition]:
+        """The batches of a segment that was flushed; DamagedLog at the first bad batch."""
         segment = self.segments[index]
-        position, offset = 0, segment.base_offset
+        position, offset, limit = 0, segment.base_offset, self._limit(index)
         try:
             for batch in segment.batches(0, segment.size):
                 header = batch.header
-                if header.base_offset < offset:
-                    raise CorruptBatch(f"offset {header.base_offset} follows {offset - 1}")
+                check_follows(header, offset, self._flushed, limit)
                 check_batch(batch.buffer, header, compacted=True)
                 yield batch
                 position, offset = batch.position + header.size, header.next_offset
@@ -485,7 +506,7 @@ class _Loader:
             raise self._damage(index, position, offset, str(error)) from error
 
     def _damage_of(self, error: CorruptBatch) -> DamagedLog:
-        """Where the batches break off in a part that was flushed, which was met by a walk."""
+        """The DamagedLog for a bad batch that was found in a flushed part of the log."""
         for index in range(len(self.segments)):
             try:
                 for _ in self._trusted_batches(index):
@@ -496,20 +517,20 @@ class _Loader:
         return DamagedLog(self._directory, str(error), end_offset, end_offset, 0)
 
     def _damage(self, index: int, position: int, offset: int, reason: str) -> DamagedLog:
-        """What is wrong from a position of a segment on, up to the next whole batch."""
+        """The DamagedLog for bytes from a position of a segment up to the next whole batch."""
         segment = self.segments[index]
         reason = reason.removeprefix(f"{segment.log_path} ")
         found = find_whole_batch(self.segments, index, position, offset)
         if found is None:
-            size = segment.size - position + sum(one.size for one in self.segments[index + 1 :])
+            later = self.segments[index + 1 :]
+            size = segment.size - position + sum(following.size for following in later)
             return DamagedLog(segment.log_path, reason, offset, max(offset, self._flushed), size)
-        size = found.position - position
-        for one in self.segments[index : found.segment]:
-            size += one.size
+        between = self.segments[index : found.segment]
+        size = found.position - position + sum(passed.size for passed in between)
         return DamagedLog(segment.log_path, reason, offset, found.header.base_offset, size)
 
     def _noted_segments(self) -> list[SegmentSizes]:
-        """The segments as they were when the log was closed, or last began one."""
+        """The segment checkpoint: file sizes when the log was closed, or last rolled."""
         path = f"{self._directory}/{SEGMENT_SIZES}"
         data = self._files.read_bytes(path)
         try:
@@ -518,10 +539,21 @@ class _Loader:
             self.report.rebuilt.append(f"{path} cannot be read: {error}")
             return []
 
-    def _compare_sizes(self, noted: SegmentSizes, following: int, *, clean: bool) -> None:
-        """Find what a segment has lost: its indexes are made again, its batches are damage.
+    def _check_first_segment(self, noted: Sequence[SegmentSizes]) -> None:
+        """DamagedLog if the log begins behind the offset below which segments may be gone."""
+        first = self.segments[0].base_offset
+        start_offset = max(self.start.offset, self._log_start_offset)
+        if self.start.offset < 0 or first <= start_offset:
+            return
+        path = f"{self._directory}/{self.start.offset:020d}{LOG_SUFFIX}"
+        size = sum(sizes.size for sizes in noted if start_offset <= sizes.base_offset < first)
+        raise DamagedLog(path, "it is missing", start_offset, first, size)
 
-        Without a clean stop the note may be of segments that were compacted or removed since.
+    def _compare_sizes(self, noted: SegmentSizes, following: int, *, clean: bool) -> None:
+        """Compare a segment with the segment checkpoint: mark wrong indexes for a rebuild.
+
+        DamagedLog if batches are missing after a clean shutdown. Without a clean shutdown the
+        checkpoint may have segments that were compacted or removed since.
         """
         index = bisect_left(self.segments, noted.base_offset, key=attrgetter("base_offset"))
         if index == len(self.segments) or self.segments[index].base_offset != noted.base_offset:
@@ -549,7 +581,7 @@ class _Loader:
             self._damaged_aborted.add(segment.base_offset)
 
     def _load_clean_tail(self, *, is_joined: bool) -> int | None:
-        """The end offset of a log that was closed properly; None if it turns out it was not."""
+        """The end offset of a cleanly closed log; None if its tail has to be scanned after all."""
         for index, segment in enumerate(self.segments[:-1]):
             if segment.base_offset in self._damaged:
                 self._rebuild(segment)
@@ -563,12 +595,21 @@ class _Loader:
         try:
             active.check_indexes()
             active.check_aborted()
-            return active.load_tail(with_crc=True)
+            return active.load_tail(self._check_batch)
         except (CorruptBatch, DamagedIndex):
             return None
 
+    def _check_batch(self, buffer: Buffer, header: BatchHeader, offset: int) -> None:
+        """CorruptBatch if a batch of the active segment is not what was written at `offset`."""
+        check_follows(header, offset, self._flushed)
+        check_batch(buffer, header, compacted=True)
+
+    def _limit(self, index: int) -> int | None:
+        """The base offset of the next segment; None if there is none."""
+        return self.segments[index + 1].base_offset if index + 1 < len(self.segments) else None
+
     def _recover(self, recovery_point: int) -> int:
-        """Walk what may be torn, cut the log at the first that is; the end offset."""
+        """Scan the segments that may be torn, and cut the log there; return its end offset."""
         first = max(segment_index(self.segments, recovery_point - 1), 0)
         for index in range(first):
             self._check_trusted(index)
@@ -578,7 +619,7 @@ class _Loader:
             self.producers, self.snapshots, self.segments[:first], start_offset, self._heard_ms
         )
         if first and start_offset not in self.snapshots.offsets:
-            # It was damaged. When the segments before are gone nothing else can tell.
+            # It was damaged. Once earlier segments are deleted it could not be rebuilt.
             self.snapshots.take(self.producers, start_offset)
         end_offset = self._scan_from(first)
         while (stale := self._scanned_epochs.stale) is not None:
@@ -594,7 +635,7 @@ class _Loader:
             newer = [entry for entry in self._scanned_epochs.found if entry[0] > newest]
             self.epochs.replace([*self.epochs.entries, *newer])
         if end_offset != recovery_point or self.report.truncated_because:
-            # What the dead process wrote may be nowhere but in memory yet.
+            # Bytes that the crashed process wrote may be in the page cache only.
             for segment in self.segments[first:]:
                 segment.sync(indexes=True)
             self.snapshots.sync()
@@ -606,25 +647,25 @@ class _Loader:
         return end_offset
 
     def _scan_from(self, first: int) -> int:
-        """Check the batches from a segment on; the end offset."""
+        """Check the batches from a segment on; return the end offset."""
         self._scanned_epochs = EpochScan(self.epochs.entries)
         end_offset = self.segments[first].base_offset
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
             if index > first:
                 if segment.base_offset != end_offset and not self._compacted:
-                    # A segment begins where the one before it ended, so some of that was lost.
+                    # A segment begins where the segment before it ended: batches were lost.
                     reason = f"{segment.log_path} does not follow on offset {end_offset}"
                     self._end_at(index - 1, self.segments[index - 1].size, end_offset, reason)
                     break
                 self.snapshots.take(self.producers, segment.base_offset)
             end_offset = self._scan(index, end_offset)
             if index + 1 >= len(self.segments):
-                break  # The others are cut off.
+                break  # Later segments were cut off.
         return end_offset
 
     def _cut_stale(self, stale: StaleBatch) -> None:
-        """Cut off batches of an epoch that was over, if they were never flushed."""
+        """Cut off batches of an epoch that had ended, if they were never flushed."""
         if stale.offset < self._flushed:
             self._refuse_stale(stale)
         index = segment_index(self.segments, stale.offset)
@@ -638,11 +679,11 @@ class _Loader:
         )
 
     def _end_at(self, index: int, position: int, offset: int, reason: str) -> None:
-        """End the log before bytes that are no batch; DamagedLog if no crash can explain them."""
+        """Cut the log before a bad batch; DamagedLog if a crash cannot have caused it."""
         if offset < self._flushed:
             raise self._damage(index, position, offset, reason)
         if self._same_boot and find_whole_batch(self.segments, index, position, offset) is not None:
-            # A process that dies leaves half a batch at the end, but nothing behind it.
+            # A crash of the process may leave an incomplete batch, but no batch behind it.
             raise self._damage(index, position, offset, reason)
         self._cut(index, position, offset, reason)
 
@@ -679,7 +720,7 @@ class _Loader:
             self._rebuild_aborted(index)
 
     def _check_joined(self, index: int) -> None:
-        """DamagedLog if the segment behind a trusted one does not begin where that one ends."""
+        """Raise DamagedLog if the next segment does not begin where a trusted segment ends."""
         if self._compacted:
             return
         segment, following = self.segments[index], self.segments[index + 1]
@@ -691,7 +732,8 @@ class _Loader:
             if end_offset == following.base_offset and position + header.size == segment.size:
                 return
             reason = f"it reaches beyond offset {last_offset}, where {following.log_path} begins"
-            raise DamagedLog(segment.log_path, reason, following.base_offset, end_offset, 0)
+            size = segment.size - position
+            raise DamagedLog(segment.log_path, reason, following.base_offset, end_offset, size)
         end_offset = segment.base_offset
         for batch in self._trusted_batches(index):
             end_offset = batch.header.next_offset
@@ -700,7 +742,7 @@ class _Loader:
             raise DamagedLog(segment.log_path, reason, end_offset, following.base_offset, 0)
 
     def _rebuild(self, segment: Segment) -> None:
-        """Make the indexes of a trusted segment again from its batch headers."""
+        """Rebuild the indexes of a trusted segment from its batches."""
         self.report.rebuilt_indexes += 1
         self.report.rebuilt.append(f"the indexes of {segment.log_path} were wrong or missing")
         segment.reset_indexes()
@@ -711,12 +753,12 @@ class _Loader:
         segment.sync(indexes=True)
 
     def _rebuild_aborted(self, index: int) -> None:
-        """Find the aborted transactions of a trusted segment again, and those it began in."""
+        """Rebuild the index of aborted transactions of a trusted segment."""
         self.report.rebuilt_indexes += 1
         segment = self.segments[index]
         self.report.rebuilt.append(f"{segment.aborted.path} was wrong or missing")
         segment.aborted.reset()
-        producers = Producers()
+        producers = ProducerStates()
         offset = self.snapshots.load_as_of(producers, segment.base_offset) or 0
         _replay(producers, self.segments[:index], offset, segment.base_offset, self._heard_ms)
         for header, buffer, _ in self._trusted_batches(index):
@@ -728,17 +770,18 @@ class _Loader:
         self._files.sync_directory(self._directory)
 
     def _scan(self, index: int, end_offset: int) -> int:
-        """Check a segment's batches, making its indexes again; the end offset after it."""
+        """Check a segment's batches, and rebuild its indexes; return its end offset."""
         segment = self.segments[index]
         size, valid = segment.size, 0
         self.report.scanned_bytes += size
         segment.reset_indexes()
         segment.aborted.reset()
-        expected = max(end_offset, segment.base_offset)
+        expected, limit = max(end_offset, segment.base_offset), self._limit(index)
+        low: int | None = None
         try:
             for header, buffer, position in segment.batches(0, size):
-                if header.base_offset < expected:
-                    raise CorruptBatch(f"offset {header.base_offset} follows {expected - 1}")
+                low = header.base_offset if header.base_offset < expected else None
+                check_follows(header, expected, self._flushed, limit)
                 check_batch(buffer, header, compacted=True)
                 self._scanned_epochs.add(header)
                 segment.note_batch(header, position, self._config.index_interval_bytes)
@@ -751,12 +794,27 @@ class _Loader:
         except CorruptBatch as error:
             where = f"{segment.log_path} at position"
             reason = str(error) if where in str(error) else f"{where} {valid}: {error}"
+            if low is not None:
+                valid, expected = self._first_beyond(index, low)
             self._end_at(index, valid, expected, reason)
         segment.finish_indexes()
         return expected
 
+    def _first_beyond(self, index: int, offset: int) -> tuple[int, int]:
+        """The position of the first batch of a segment that ends behind `offset`, and its offset.
+
+        Where batches go back, it is that one, or a later one, that has a wrong offset.
+        """
+        segment = self.segments[index]
+        end_offset = segment.base_offset
+        for header, _, position in segment.batches(0, segment.size):
+            if header.next_offset > offset:
+                return position, end_offset
+            end_offset = header.next_offset
+        return segment.size, end_offset
+
 
 def _offset(name: str) -> int | None:
-    """The offset in a file's name, or None if it is not one of ours."""
+    """The offset in a file's name; None for any other name."""
     stem = name.partition(".")[0]
     return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else None

@@ -1,8 +1,8 @@
-"""The recovery point: what of a log is on stable storage, and how the rest gets there.
+"""The recovery point of a log, and the flushes that move it.
 
 Rule: the recovery point moves only to an offset that was the log's end before the first fsync
-began, and only when every fsync worked. After one that failed nothing is known of the pages (Linux
-drops them), so there is no retry.
+began, and only if every fsync succeeded. After a failed fsync the state of the pages is unknown
+(Linux drops them), so there is no retry.
 """
 
 import os
@@ -17,8 +17,9 @@ from headrace.storage.checkpoints import FLUSHED_OFFSET, PARTITION_METADATA
 from headrace.storage.files import Files
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log_segments import segment_index
+from headrace.storage.log_start_offsets import LogStart
 from headrace.storage.open_files import OpenFiles
-from headrace.storage.producer_state import Snapshots
+from headrace.storage.producer_state import ProducerSnapshots
 from headrace.storage.segment import Segment
 
 _OFFSET = Struct(">q")
@@ -32,10 +33,10 @@ def encode_flushed_offset(offset: int) -> bytes:
 
 
 def read_flushed_offset(files: Files, directory: str) -> int | None:
-    """The recovery point as of the last flush that left word of it; None if none did.
+    """The recovery point in `flushed-offset`; None if the file is missing or damaged.
 
-    The checkpoint of all logs is written only now and then. This one is not flushed, so a loss of
-    power may leave an older value, but never one that was not true. A damaged file says nothing.
+    The checkpoint of all logs is written only from time to time. This file is written by every
+    flush, but not flushed itself: a loss of power may leave an older value, which is true as well.
     """
     data = files.read_bytes(f"{directory}/{FLUSHED_OFFSET}") or b""
     if len(data) != _OFFSET.size + _CRC.size:
@@ -44,12 +45,12 @@ def read_flushed_offset(files: Files, directory: str) -> int | None:
     return offset if data == encode_flushed_offset(offset) and offset >= 0 else None
 
 
-class Flusher:
-    """The recovery point of one log, and everything that has to be durable before it may move.
+class RecoveryPoint:
+    """The recovery point of a log, and the files that must be durable before it moves.
 
-    A flush notes the recovery point in `flushed-offset`, and whatever takes flushed bytes away
-    durably takes that back first: so bytes below it are never missing because of a crash. `flush`
-    may run in a worker thread; the rest belongs to the owner of the log.
+    A flush writes the recovery point to `flushed-offset`. Before flushed bytes are removed it is
+    moved back there, durably: so bytes below it are never missing because of a crash. `flush` may
+    run in a worker thread; other methods are for the owner of the log.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Flusher:
         "_open_files",
         "_running",
         "_snapshots",
+        "_start",
         "_truncations",
         "names_changed",
         "recovery_point",
@@ -75,20 +77,21 @@ class Flusher:
         open_files: OpenFiles,
         directory: str,
         epochs: LeaderEpochs,
-        snapshots: Snapshots,
+        snapshots: ProducerSnapshots,
+        start: LogStart,
         *,
         recovery_point: int,
         now_ms: int,
         flushed_offset: int = 0,
         names_unsynced: bool = False,
     ) -> None:
-        """`flushed_offset` is what the file of that name says.
+        """Begin at a recovery point; `flushed_offset` is the content of the file of that name.
 
-        `names_unsynced` is for a log that is new, and for one whose process died: nobody knows
-        whether that one got to flush the names it had made.
+        `names_unsynced` is for a new log, and for a log after a crash, whose new file names may not
+        have been flushed.
         """
         self.recovery_point = recovery_point
-        # Files were made or renamed in the directory since it was last flushed.
+        # Whether files were made or renamed in the directory since it was last flushed.
         self.names_changed = names_unsynced
         self._is_new = names_unsynced
         self._open_files = open_files
@@ -98,6 +101,7 @@ class Flusher:
         self._epochs = epochs
         self._epoch_changes = 0
         self._snapshots = snapshots
+        self._start = start
         self._appended_ms = now_ms
         self._dirty_since_ms = now_ms
         self._truncations = 0
@@ -111,17 +115,17 @@ class Flusher:
         self._appended_ms = now_ms
 
     def dirty_ms(self, now_ms: int) -> int:
-        """How long the oldest record has waited that was not flushed.
+        """The time since the append of the oldest record that is not flushed.
 
-        A clock that was set back begins anew: it must not put a flush off for as long.
+        If the clock was set back the time begins anew, or the next flush would be late by as much.
         """
         self._dirty_since_ms = min(self._dirty_since_ms, now_ms)
         return now_ms - self._dirty_since_ms
 
     def truncated(self, recovery_point: int) -> None:
-        """Move the recovery point because bytes are removed; those a flush is of may be gone.
+        """Move the recovery point because bytes are removed; a flush in progress has no effect.
 
-        StorageError if the noted recovery point cannot be moved back on the disk.
+        StorageError if the recovery point on disk cannot be moved back.
         """
         with self._moving:
             self._truncations += 1
@@ -136,36 +140,36 @@ class Flusher:
         self._is_new = True
 
     def flush(self, end_offset: int, segments: Sequence[Segment]) -> int:
-        """Make everything below `end_offset` durable; the recovery point afterwards.
+        """Make all records below `end_offset` durable; return the new recovery point.
 
-        `segments` were taken after `end_offset` was, so they hold at least that.
+        `segments` were taken after `end_offset` was, so they have all those records.
         """
         with self._running:
             truncations = self._truncations
             appended_ms = self._appended_ms
             if end_offset > self.recovery_point:
-                # From the last record on that is durable: its segment may have been closed since.
+                # From the last durable record on: its segment may have been closed since.
                 first = max(segment_index(segments, self.recovery_point - 1), 0)
                 for segment in segments[first:]:
-                    # The active segment's index grows still; a scan would rebuild it after a crash.
+                    # The active segment's indexes still grow; a scan rebuilds them after a crash.
                     segment.sync(indexes=segment is not segments[-1])
             self._sync_names()
             with self._moving:
                 if truncations == self._truncations and end_offset > self.recovery_point:
                     self.recovery_point = end_offset
                     self._dirty_since_ms = appended_ms
-                    with suppress(StorageError):  # An older one is true as well.
+                    with suppress(StorageError):  # The older value in the file is true as well.
                         self._note()
                 return self.recovery_point
 
     def _note(self) -> None:
-        """Write the recovery point beside the log; in one sector, so that it is whole or not."""
+        """Write the recovery point to `flushed-offset`, within one sector and so atomically."""
         self._noted = self.recovery_point
         file = self._open_files.get(f"{self._directory}/{FLUSHED_OFFSET}", create=True)
         file.write_at(0, encode_flushed_offset(self.recovery_point))
 
     def _sync_names(self) -> None:
-        """Make the small files durable, and the names of those that are new."""
+        """Make snapshots and epochs durable, and the names of new files."""
         self._snapshots.sync()
         changes = self._epochs.changes
         if changes != self._epoch_changes:
@@ -173,6 +177,7 @@ class Flusher:
             self.names_changed = True
         if self._is_new:
             self._files.sync_file(f"{self._directory}/{PARTITION_METADATA}")
+            self._start.sync()
             self._files.sync_directory(os.path.dirname(self._directory))
             self._is_new = False
         if self.names_changed:

@@ -1,9 +1,9 @@
 """Repair of a damaged log by an operator's decision, on a data directory that no broker uses.
 
-Rule: `plan_repair` only reads; it names every damaged extent. `apply_repair` cuts the log off at
-the first, or takes out just those extents and keeps the rest with its offsets. Bytes that it takes
-out stay in files beside the log. All that can be made again is left to the next start, which then
-scans the whole log.
+Rule: `plan_repair` only reads; it finds every damaged extent. `apply_repair` cuts the log off at
+the first, or removes just those extents and keeps the rest with its offsets. Removed bytes are kept
+in files beside the log. Indexes and checkpoints are rebuilt by the next start, which scans the
+whole log.
 """
 
 import os
@@ -18,6 +18,7 @@ from headrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     FLUSHED_OFFSET,
     LEADER_EPOCHS,
+    LOG_START,
     RECOVERY_POINTS,
     SEGMENT_SIZES,
     decode_epochs,
@@ -25,10 +26,11 @@ from headrace.storage.checkpoints import (
     decode_segment_sizes,
     encode_offsets,
 )
-from headrace.storage.damage import find_whole_batch
+from headrace.storage.damage import check_follows, find_whole_batch
 from headrace.storage.data_directory import LOCK, parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.leader_epochs import EpochScan, StaleBatch
+from headrace.storage.log_start_offsets import known_start
 from headrace.storage.recovery_point import read_flushed_offset
 from headrace.storage.segment import LOG_SUFFIX, Segment
 from headrace.storage.stored_logs import FILES, stored_segments
@@ -38,18 +40,18 @@ REMOVED_SUFFIX = ".removed"
 _COPY_BYTES = 1 << 20
 
 
-class Repair(Enum):
-    """What is to become of a damaged log."""
+class RepairMethod(Enum):
+    """The kinds of repair of a damaged log."""
 
-    CUT = "cut"  # It ends before the first damage.
-    SKIP = "skip"  # It lacks the damaged extents, and keeps what lies behind them.
+    CUT = "cut"  # The log ends before the first damage.
+    SKIP = "skip"  # The log lacks the damaged extents, and keeps the batches behind them.
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedExtent:
     """Bytes [position, limit) of a segment's file that hold no sound batch, and their offsets.
 
-    Where files are missing there are no bytes. Offsets are what is known from the batches around.
+    For a missing file the range of bytes is empty. The offsets follow from the batches around it.
     """
 
     path: str
@@ -62,7 +64,7 @@ class DamagedExtent:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """A log as it lies in its directory: what is sound, and what is damaged, in order."""
+    """A log as it is in its directory, and its damaged extents, in order."""
 
     directory: str
     partition: TopicPartition
@@ -70,13 +72,13 @@ class RepairPlan:
     end_offset: int
     size_bytes: int
     damaged: tuple[DamagedExtent, ...]
-    # The newest offset that was flushed, as far as it was written down.
+    # The recovery point, as far as it was written to a file.
     flushed_offset: int
 
-    def lost_by(self, repair: Repair) -> int:
-        """How many offsets, at most, the log has no record for after a repair."""
+    def lost_by(self, repair: RepairMethod) -> int:
+        """The number of offsets, at most, that a repair leaves without a record."""
         end_offset = max(self.end_offset, self.flushed_offset)
-        if repair is Repair.CUT:
+        if repair is RepairMethod.CUT:
             return end_offset - self.damaged[0].first_offset
         return sum(extent.end_offset - extent.first_offset for extent in self.damaged)
 
@@ -95,8 +97,13 @@ def plan_repair(directory: str) -> RepairPlan:
         read_flushed_offset(FILES, directory) or 0,
     )
     compacted = _offsets(os.path.dirname(directory), CLEAN_OFFSETS).get(partition, 0) > 0
-    survey = _Survey(
-        segments, EpochScan(_named_epochs(directory)), _noted_offsets(directory), compacted
+    survey = _DamageSurvey(
+        segments,
+        EpochScan(_named_epochs(directory)),
+        _noted_offsets(directory),
+        compacted,
+        known_start(FILES, directory, partition),
+        flushed_offset,
     )
     damaged = list(survey.find())
     end_offset = survey.end_offset
@@ -119,7 +126,7 @@ def plan_repair(directory: str) -> RepairPlan:
     )
 
 
-class _Survey:
+class _DamageSurvey:
     """A walk over all batches of a log that goes on behind damage."""
 
     def __init__(
@@ -128,21 +135,29 @@ class _Survey:
         epochs: EpochScan,
         noted: Sequence[int],
         compacted: bool,
+        known_start: int | None,
+        flushed_offset: int,
     ) -> None:
         self.end_offset = segments[0].base_offset if segments else 0
-        if noted:
+        # What is before the first segment was deleted, or is missing.
+        self._is_start_known = known_start is not None
+        if known_start is not None:
+            self.end_offset = min(self.end_offset, known_start)
+        elif noted:
             self.end_offset = min(self.end_offset, noted[0])
         self._segments = segments
         self._epochs = epochs
         self._noted = noted
         self._compacted = compacted
+        self._flushed_offset = flushed_offset
         # Where the first batch lies that may turn out to be of an epoch that was over.
         self._stale_at = (0, 0)
 
     def find(self) -> Iterator[DamagedExtent]:
-        """Every damaged extent; `end_offset` is the log's afterwards."""
+        """Every damaged extent; afterwards `end_offset` is that of the log."""
         for index, segment in enumerate(self._segments):
-            if self._is_missing(self.end_offset, segment.base_offset):
+            is_gone = not index and self._is_start_known and self.end_offset < segment.base_offset
+            if is_gone or self._is_missing(self.end_offset, segment.base_offset):
                 reason = f"the segment before it is missing, with offset {self.end_offset}"
                 yield DamagedExtent(
                     segment.log_path, 0, 0, self.end_offset, segment.base_offset, reason
@@ -154,7 +169,7 @@ class _Survey:
             yield from self._stale_extents(stale)
 
     def _is_missing(self, start: int, end: int) -> bool:
-        """Whether there was a segment of [start, end): compaction may leave such a gap, too."""
+        """Whether a segment of [start, end) is missing, and not removed by compaction."""
         if self._compacted or not start < end:
             return any(start <= offset < end for offset in self._noted)
         return True
@@ -185,8 +200,9 @@ class _Survey:
                 position, self.end_offset = limit, next_offset
 
     def _check(self, index: int, header: BatchHeader, buffer: Buffer, at: int) -> None:
-        if header.base_offset < self.end_offset:
-            raise CorruptBatch(f"offset {header.base_offset} follows {self.end_offset - 1}")
+        behind = self._segments[index + 1 : index + 2]
+        limit = behind[0].base_offset if behind else None
+        check_follows(header, self.end_offset, self._flushed_offset, limit)
         check_batch(buffer, header, compacted=True)
         was_stale = self._epochs.stale is not None
         self._epochs.add(header)
@@ -194,7 +210,7 @@ class _Survey:
             self._stale_at = (index, at)
 
     def _stale_extents(self, stale: StaleBatch) -> Iterator[DamagedExtent]:
-        """All batches from the first stale one on: no newer epoch follows."""
+        """The extents from the first stale batch to the end: no newer epoch follows it."""
         first, position = self._stale_at
         offset = stale.offset
         for index in range(first, len(self._segments)):
@@ -208,11 +224,11 @@ class _Survey:
             position, offset = 0, end
 
 
-def apply_repair(files: Files, plan: RepairPlan, repair: Repair) -> list[str]:
-    """Repair the log as planned; the files that hold what was taken out.
+def apply_repair(files: Files, plan: RepairPlan, repair: RepairMethod) -> list[str]:
+    """Repair the log as planned; return the files that hold the removed bytes.
 
-    StorageError if a broker uses the data directory. A crash halfway leaves a log that can be
-    planned and repaired again: bytes are copied away before they are taken out.
+    StorageError if a broker uses the data directory. After a crash halfway the log can be planned
+    and repaired again: bytes are copied before they are removed.
     """
     data_directory = os.path.dirname(plan.directory)
     lock = files.lock(f"{data_directory}/{LOCK}")
@@ -224,8 +240,8 @@ def apply_repair(files: Files, plan: RepairPlan, repair: Repair) -> list[str]:
         if not plan.damaged:
             return []
         _forget_flushes(files, plan)
-        worker = _Worker(files, plan.directory)
-        if repair is Repair.CUT:
+        worker = _RepairWorker(files, plan.directory)
+        if repair is RepairMethod.CUT:
             worker.cut(plan.damaged[0])
         else:
             worker.skip(plan.damaged)
@@ -236,20 +252,20 @@ def apply_repair(files: Files, plan: RepairPlan, repair: Repair) -> list[str]:
 
 
 def _forget_flushes(files: Files, plan: RepairPlan) -> None:
-    """Have the next start scan the whole log, and hold nothing against it that is gone."""
+    """Remove the flushed offsets: the next start scans the log, and takes no gap for damage."""
     data_directory = os.path.dirname(plan.directory)
     points = _offsets(data_directory, RECOVERY_POINTS)
     points[plan.partition] = 0
     files.write_atomically(f"{data_directory}/{RECOVERY_POINTS}", encode_offsets(points))
     files.remove(f"{data_directory}/{CLEAN_SHUTDOWN}")
     files.sync_directory(data_directory)
-    for name in (FLUSHED_OFFSET, SEGMENT_SIZES):
+    for name in (FLUSHED_OFFSET, LOG_START, SEGMENT_SIZES):
         files.remove(f"{plan.directory}/{name}")
     files.sync_directory(plan.directory)
 
 
-class _Worker:
-    """The changes of one repair."""
+class _RepairWorker:
+    """The changes of files for a repair."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self.removed: list[str] = []
@@ -257,7 +273,7 @@ class _Worker:
         self._directory = directory
 
     def cut(self, extent: DamagedExtent) -> None:
-        """Remove everything from an extent on; a log keeps at least an empty segment."""
+        """Remove all bytes from an extent on; the log keeps at least an empty segment."""
         for segment in reversed(stored_segments(self._directory)):
             path = segment.log_path
             if path > extent.path or segment.base_offset > extent.first_offset:
@@ -272,7 +288,7 @@ class _Worker:
             self._files.open(path, create=True).sync()
 
     def skip(self, extents: Sequence[DamagedExtent]) -> None:
-        """Take the extents out of their files, and join segments across those that are gone."""
+        """Remove the extents from their files, and close gaps between segments."""
         by_path: dict[str, list[DamagedExtent]] = {}
         for extent in extents:
             if extent.position < extent.limit:
@@ -283,7 +299,7 @@ class _Worker:
         self._join()
 
     def _rewrite(self, path: str, damaged: Sequence[DamagedExtent]) -> None:
-        """Write a segment again without the extents; the new file takes its place when whole."""
+        """Write a segment again without the extents, and replace it when that is complete."""
         old = self._files.open(path)
         new = self._files.open(path + ".tmp", create=True)
         new.truncate(0)
@@ -303,7 +319,7 @@ class _Worker:
         self._files.rename(path + ".tmp", path)
 
     def _join(self) -> None:
-        """Let every segment begin where the one before it ends, as a broker expects them to."""
+        """Rename segments so that each begins where the segment before it ends."""
         segments = stored_segments(self._directory)
         end_offset = segments[0].base_offset
         for segment in segments:
@@ -326,7 +342,7 @@ class _Worker:
         self.removed.append(name)
 
     def _copy(self, path: str, position: int, limit: int) -> None:
-        """Keep a part of a file in one of its own."""
+        """Copy a part of a file to a file of its own."""
         name = self._free_name(f"{path}.{position}-{limit}{REMOVED_SUFFIX}")
         source, target = self._files.open(path), self._files.open(name, create=True)
         at = position
@@ -355,7 +371,7 @@ def _offsets(data_directory: str, name: str) -> dict[TopicPartition, int]:
 
 
 def _noted_offsets(directory: str) -> list[int]:
-    """The base offsets of the segments that the log was closed with."""
+    """The base offsets in the segment checkpoint."""
     data = FILES.read_bytes(f"{directory}/{SEGMENT_SIZES}")
     try:
         noted = decode_segment_sizes(data) if data is not None else []

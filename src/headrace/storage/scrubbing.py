@@ -1,7 +1,8 @@
-"""Reading closed segments again, to find damage while other replicas are intact.
+"""Reading segments again, to find damage while other replicas are intact.
 
-Rule: a pass over a data directory reads every closed segment once, in the order of partitions and
-offsets. How far it has come is written down, so that a restart goes on with it.
+Rule: a pass over a data directory reads every segment once, in the order of partitions and offsets,
+the active ones as far as they are written. How far it has come is written down, so that a restart
+goes on with it.
 """
 
 from bisect import bisect_right
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import HEADER_SIZE, check_batch, read_header
-from headrace.storage.damage import DamagedLog
-from headrace.storage.files import Shortage
+from headrace.storage.damage import DamagedLog, find_whole_batch
+from headrace.storage.files import ResourceShortage
 from headrace.storage.leader_epochs import NO_EPOCH, epoch_at
 from headrace.storage.segment import Segment
 from headrace.types import TopicPartition
@@ -28,14 +29,14 @@ _NUMBERS = ("started_ms", "finished_ms", "segment_count", "byte_count")
 
 
 class SegmentKey(NamedTuple):
-    """A segment by its partition and its first offset."""
+    """A segment by its partition and its base offset."""
 
     partition: TopicPartition
     base_offset: int
 
 
-class Damage(NamedTuple):
-    """A segment that was found damaged, and which of its offsets are."""
+class SegmentDamage(NamedTuple):
+    """A damaged segment, and its damaged offsets."""
 
     key: SegmentKey
     first_offset: int
@@ -43,10 +44,10 @@ class Damage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """A pass over a data directory: when it began and ended, and what it has read so far.
+class ScrubProgress:
+    """The progress of a pass over a data directory: its times, and the segments read so far.
 
-    `last` is the segment that was read last. `damage` is what was found and is still there, of
+    `last` is the segment that was read last. `damage` has the damage that is not repaired yet, of
     earlier passes too.
     """
 
@@ -55,26 +56,32 @@ class Progress:
     segment_count: int = 0
     byte_count: int = 0
     last: SegmentKey | None = None
-    damage: tuple[Damage, ...] = ()
+    damage: tuple[SegmentDamage, ...] = ()
 
     @property
     def is_under_way(self) -> bool:
         return self.started_ms != NEVER and self.finished_ms == NEVER
 
-    def begun(self, now_ms: int, interval_ms: int) -> "Progress":
-        """A new pass if one is due: `interval_ms` after the last one began, and when it ended."""
+    def begun(self, now_ms: int, interval_ms: int, since_ms: int = NEVER) -> "ScrubProgress":
+        """A new pass if one is due: `interval_ms` after the last one began, and when it ended.
+
+        One that began before `since_ms` is always due again: disks may have changed meanwhile.
+        """
         waited_ms = now_ms - self.started_ms
         # A clock that was set back would else hold up the next pass for as long.
-        due = self.started_ms == NEVER or not 0 <= waited_ms < interval_ms
-        return self if self.is_under_way or not due else Progress(now_ms, damage=self.damage)
+        due = self.started_ms < since_ms or not 0 <= waited_ms < interval_ms
+        due = due or self.started_ms == NEVER
+        return self if self.is_under_way or not due else ScrubProgress(now_ms, damage=self.damage)
 
-    def ended(self, now_ms: int) -> "Progress":
+    def ended(self, now_ms: int) -> "ScrubProgress":
         """The pass after its last segment."""
         return replace(self, finished_ms=now_ms, last=None)
 
-    def read(self, key: SegmentKey, size: int, damage: Damage | None = None) -> "Progress":
-        """The pass after one more segment; what was known of it before is superseded."""
-        known = tuple(one for one in self.damage if one.key != key)
+    def read(
+        self, key: SegmentKey, size: int, damage: SegmentDamage | None = None
+    ) -> "ScrubProgress":
+        """The pass after another segment, whose earlier damage is replaced."""
+        known = tuple(earlier for earlier in self.damage if earlier.key != key)
         return replace(
             self,
             segment_count=self.segment_count + 1,
@@ -83,51 +90,59 @@ class Progress:
             damage=(known if damage is None else (*known, damage))[:_DAMAGE_MAX],
         )
 
-    def without(self, damage: Damage) -> "Progress":
-        """The pass without a finding that is gone with its segment."""
-        return replace(self, damage=tuple(one for one in self.damage if one != damage))
+    def found(self, damage: SegmentDamage) -> "ScrubProgress":
+        """The pass with damage in a segment that was not its next."""
+        known = tuple(other for other in self.damage if other.key != damage.key)
+        return replace(self, damage=(*known, damage)[:_DAMAGE_MAX])
+
+    def without(self, damage: SegmentDamage) -> "ScrubProgress":
+        """The pass without the damage of a segment that does not exist any more."""
+        return replace(self, damage=tuple(known for known in self.damage if known != damage))
 
 
 def next_segment(
-    progress: Progress,
+    progress: ScrubProgress,
     partitions: Sequence[TopicPartition],
-    closed_segments: Callable[[TopicPartition], Sequence[int]],
+    segments_of: Callable[[TopicPartition], Sequence[int]],
 ) -> SegmentKey | None:
-    """The segment to read after the last one; None at the end of the pass.
+    """The segment to read after the last segment; None at the end of the pass.
 
-    `partitions` are in order, and so are the base offsets that `closed_segments` has of each.
+    `partitions` are in order, and so are the base offsets that `segments_of` has of each.
     """
     last = progress.last
     first = 0
     if last is not None:
         first = bisect_right(partitions, last.partition)
         if first and partitions[first - 1] == last.partition:
-            offsets = closed_segments(last.partition)
+            offsets = segments_of(last.partition)
             later = offsets[bisect_right(offsets, last.base_offset) :]
             if later:
                 return SegmentKey(last.partition, later[0])
     for partition in partitions[first:]:
-        offsets = closed_segments(partition)
+        offsets = segments_of(partition)
         if offsets:
             return SegmentKey(partition, offsets[0])
     return None
 
 
-def encode_progress(progress: Progress) -> bytes:
-    """The text of `scrub-checkpoint`."""
+def encode_progress(progress: ScrubProgress) -> bytes:
+    """The content of `scrub-checkpoint`."""
     lines = [_VERSION, *(f"{name}={getattr(progress, name)}" for name in _NUMBERS)]
     if progress.last is not None:
         lines.append(f"last={_key_text(progress.last)}")
-    lines += [f"damage={_key_text(one.key)} {one[1]} {one[2]}" for one in progress.damage]
+    lines += [
+        f"damage={_key_text(damage.key)} {damage.first_offset} {damage.end_offset}"
+        for damage in progress.damage
+    ]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def decode_progress(data: bytes | None) -> Progress:
-    """The inverse of `encode_progress`; a pass that never began if it cannot be read."""
+def decode_progress(data: bytes | None) -> ScrubProgress:
+    """The inverse of `encode_progress`; an empty Progress if the data cannot be read."""
     try:
         version, *lines = (data or b"").decode().splitlines()
         if version != _VERSION:
-            return Progress()
+            return ScrubProgress()
         numbers: dict[str, int] = {}
         last, damage = None, []
         for name, _, value in (line.partition("=") for line in lines):
@@ -137,10 +152,10 @@ def decode_progress(data: bytes | None) -> Progress:
             elif name == "last":
                 last = _key(words)
             else:
-                damage.append(Damage(_key(words), int(words[3]), int(words[4])))
-        return Progress(**numbers, last=last, damage=tuple(damage))
+                damage.append(SegmentDamage(_key(words), int(words[3]), int(words[4])))
+        return ScrubProgress(**numbers, last=last, damage=tuple(damage))
     except (ValueError, IndexError):
-        return Progress()
+        return ScrubProgress()
 
 
 def _key_text(key: SegmentKey) -> str:
@@ -154,14 +169,21 @@ def _key(words: Sequence[str]) -> SegmentKey:
 def check_segment(
     segment: Segment, end_offset: int, epochs: Sequence[tuple[int, int]] = ()
 ) -> Iterator[int]:
-    """Read a segment that nobody appends to, a piece at a time, each with its size.
+    """Read a segment up to its size of now, a piece at a time, each with its size.
 
-    `end_offset` is where the next one begins, `epochs` are the leader epochs of the log with their
-    start offsets: a batch's own epoch is not covered by its CRC. Raises DamagedLog where a batch is
-    not what was written, by its CRC, its place in the chain of batches, its offsets or its epoch,
-    or cannot be read; and Shortage if there is no descriptor left to read it with.
+    `end_offset` is where the next one begins, or the log ends. `epochs` are the leader epochs of
+    the log with their start offsets: a batch's own epoch is not covered by its CRC. Raises
+    DamagedLog where a batch is not what was written, by its CRC, its place in the chain of batches,
+    its offsets or its epoch, or cannot be read; and Shortage if there is no descriptor left to read
+    it with.
     """
-    size, position, offset, piece = segment.size, 0, segment.base_offset, _PIECE_BYTES
+    return _check_pieces(segment, segment.size, end_offset, epochs)
+
+
+def _check_pieces(
+    segment: Segment, size: int, end_offset: int, epochs: Sequence[tuple[int, int]]
+) -> Iterator[int]:
+    position, offset, piece = 0, segment.base_offset, _PIECE_BYTES
 
     def damaged(reason: str, until: int = end_offset, at: int = 0, length: int = 0) -> StorageError:
         where = position + at
@@ -173,11 +195,20 @@ def check_segment(
             length or size - where,
         )
 
+    def broken(reason: str, at: int) -> StorageError:
+        """Damage behind which the batches go on where one is found."""
+        where = position + at
+        found = find_whole_batch([segment], 0, where, offset)
+        if found is None:
+            return damaged(reason, at=at)
+        segment.sound_from = (found.header.base_offset, found.position)
+        return damaged(reason, found.header.base_offset, at, found.position - where)
+
     while position < size:
         length = min(piece, size - position)
         try:
-            data = segment.file().read_unkept(position, length)
-        except Shortage:
+            data = segment.file().read_without_caching(position, length)
+        except ResourceShortage:
             raise
         except StorageError as error:
             raise damaged(str(error)) from error
@@ -188,10 +219,10 @@ def check_segment(
             try:
                 header = read_header(data, at)
             except CorruptBatch as error:
-                raise damaged(str(error), at=at) from error
+                raise broken(str(error), at) from error
             if not offset <= header.base_offset < header.next_offset <= end_offset:
                 found = f"offsets {header.base_offset} to {header.last_offset}"
-                raise damaged(f"{found} are not between {offset} and {end_offset}", at=at)
+                raise broken(f"{found} are not between {offset} and {end_offset}", at)
             epoch = epoch_at(epochs, header.base_offset)
             if header.leader_epoch != epoch != NO_EPOCH:
                 found = f"leader epoch {header.leader_epoch}"
@@ -207,12 +238,13 @@ def check_segment(
             try:
                 check_batch(data, header, compacted=True)
             except CorruptBatch as error:
-                raise damaged(str(error), header.next_offset, at, header.size) from error
+                # Its length may be wrong, too.
+                raise broken(str(error), at) from error
             offset = header.next_offset
             at += header.size
         if not at and piece <= length:
-            raise damaged(f"only {size - position} bytes are left of a batch")
+            raise broken(f"only {size - position} bytes are left of a batch", 0)
         if not at and piece > size - position:
-            raise damaged(f"a batch of {piece} bytes is cut short")
+            raise broken(f"a batch of {piece} bytes is cut short", 0)
         position += at
         yield at

@@ -1,11 +1,11 @@
-"""One file of record batches with its indexes.
+"""A segment of a log: a file of record batches with its indexes.
 
-Rule: a segment knows positions and timestamps. Which offsets may be read, and when to roll, is the
-log's to decide.
+Rule: a segment knows positions and timestamps. Which offsets may be read, and when to roll, is
+decided by the log.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from headrace.protocol.records import (
     HEADER_SIZE,
     NO_TIMESTAMP,
     BatchHeader,
-    check_batch,
     decode_rows,
     read_header,
 )
@@ -43,7 +42,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-# Also the one that most segments do not have.
+# With the index of aborted transactions, which most segments do not have.
 ALL_SUFFIXES = (*SUFFIXES, ABORTED_SUFFIX)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -51,13 +50,13 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096 + HEADER_SIZE
 _LOOKUP_BYTES = 1 << 16
 _SCAN_BYTES = 1 << 20
-# How far apart the entries of an index are that is made again while it is in use.
+# The distance between the entries of an index that is rebuilt while it is in use.
 _REBUILT_INTERVAL_BYTES = 4096
 _rebuilding = Lock()
 
 
-class Batch(NamedTuple):
-    """A batch met on a walk: its header, the buffer that holds it, its position in the file."""
+class BatchPosition(NamedTuple):
+    """A batch of a segment: its header, the buffer that holds it, its position in the file."""
 
     header: BatchHeader
     buffer: Buffer
@@ -65,7 +64,7 @@ class Batch(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by time."""
+    """A record found by its timestamp."""
 
     timestamp: int
     offset: int
@@ -76,8 +75,8 @@ class Segment:
     """An append-only file of record batches, the first at or after `base_offset`.
 
     Invariant: [0, size) holds whole batches in offset order. Bytes beyond that are a torn write,
-    which recovery removes. One thread appends; others may read what lies below a `size` they took
-    before they began.
+    which recovery removes. One thread appends; others may read bytes below a `size` that they took
+    before.
     """
 
     __slots__ = (
@@ -95,6 +94,7 @@ class Segment:
         "offset_index",
         "path",
         "size",
+        "sound_from",
         "time_index",
     )
 
@@ -109,9 +109,9 @@ class Segment:
         sizes: tuple[int, int, int] = (0, 0, 0),
         aborted_size: int = 0,
     ) -> None:
-        """`sizes` are those of the files .log, .index and .timeindex; the other .txnindex's."""
+        """Describe a segment by its files' sizes: .log, .index and .timeindex, then .txnindex."""
         self.path = f"{directory}/{base_offset:020d}"
-        # Nothing is appended to it or cut from it, so that any thread may make its indexes again.
+        # Whether it is not appended to or truncated, so that any thread may rebuild its indexes.
         self.is_closed = False
         self.base_offset = base_offset
         self.created_ms = created_ms
@@ -125,15 +125,17 @@ class Segment:
         self.aborted = AbortedIndex(open_files, self.path + ABORTED_SUFFIX, aborted_size)
         self._open_files = open_files
         self._file: File | None = None
+        # Where batches go on behind damage: an offset and its position. Searches begin there.
+        self.sound_from: tuple[int, int] | None = None
         self._bytes_since_entry = 0
-        # Read from the files when first wanted: most closed segments are never asked.
+        # Read from the files on first use: for most closed segments they are never needed.
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = None if self.size else NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._indexed_timestamp = NO_TIMESTAMP
 
     def create(self) -> None:
-        """Make the files, empty, whatever a failed attempt may have left of them."""
+        """Make empty files, replacing those that a failed attempt may have left."""
         files = self._open_files.files
         for suffix in SUFFIXES:
             files.open(self.path + suffix, create=True).truncate(0)
@@ -141,7 +143,7 @@ class Segment:
 
     @property
     def log_path(self) -> str:
-        """The file of batches."""
+        """The path of the file of batches."""
         return self.path + LOG_SUFFIX
 
     @property
@@ -157,7 +159,7 @@ class Segment:
         return self._max_timestamp
 
     def _last_time_entry(self) -> tuple[int, int] | None:
-        """The last entry of the time index, compared with the batches: retention goes by it."""
+        """The last entry of the time index, checked against its batch: retention depends on it."""
         try:
             last = self.time_index.last()
             if last is None or self._is_of_batch(last):
@@ -171,15 +173,15 @@ class Segment:
             return None
 
     def _is_of_batch(self, entry: tuple[int, int]) -> bool:
-        """Whether the batch that an entry names has the timestamp that it names."""
+        """Whether the batch of an entry of the time index has the timestamp of the entry."""
         try:
             header = self._batch_of(entry)
             return header is not None and header.max_timestamp == entry[0]
         except CorruptBatch:
-            return True  # The batches are wrong, and nothing can be made from them.
+            return True  # The batches are damaged, and the index cannot be rebuilt from them.
 
     def _batch_of(self, entry: tuple[int, int]) -> BatchHeader | None:
-        """The batch that an entry of the time index names, if the segment has it."""
+        """The header of the batch of an entry of the time index; None if there is none."""
         offset = self.base_offset + entry[1]
         position = self.position_of(offset, self.size) if entry[1] >= 0 else self.size
         if position >= self.size:
@@ -188,7 +190,7 @@ class Segment:
         return header if header.base_offset <= offset else None
 
     def age_timestamp(self) -> int:
-        """What compaction lags are counted from: the largest timestamp, or the file's own."""
+        """The start of compaction lags: the largest timestamp, or the file's time of last write."""
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 else self.modified_ms()
 
@@ -203,8 +205,8 @@ class Segment:
                 return NO_TIMESTAMP
             try:
                 header = self._header(self.file().read_at(0, HEADER_SIZE), 0, 0)
-            except CorruptBatch as error:
-                raise StorageError(str(error)) from error
+            except CorruptBatch:
+                return NO_TIMESTAMP  # Damage that is for readers and scrubbing to find.
             self._first_timestamp = header.max_timestamp
         return self._first_timestamp
 
@@ -229,22 +231,22 @@ class Segment:
         return self._file if self._file is not None else self._open_files.get(self.log_path)
 
     def read_from(self, file: File) -> None:
-        """Read the batches from a file that does not have the segment's name yet."""
+        """Read the batches from an open file, which does not have the segment's name yet."""
         self._file = file
 
     def hold_open(self) -> File:
-        """The open file, which stays open from now on: the segment is being appended to."""
+        """Open the file and keep it open, for appends, until `allow_close`."""
         if self._file is None:
             self._file = self._open_files.files.open(self.log_path)
         return self._file
 
-    def let_go(self) -> None:
-        """Let the file be closed when others are wanted more."""
+    def allow_close(self) -> None:
+        """Stop keeping the file open; it is closed when too many files are open."""
         self._file = None
 
     @property
     def is_index_full(self) -> bool:
-        """Whether no entry fits one of the indexes any more."""
+        """Whether one of the indexes is full."""
         return self.offset_index.is_full or self.time_index.is_full
 
     def note_batch(self, header: BatchHeader, position: int, interval: int) -> None:
@@ -278,7 +280,7 @@ class Segment:
         self.aborted.write_pending()
 
     def write_indexes(self) -> None:
-        """Write the index entries that wait, where enough have gathered."""
+        """Write the index entries in memory, if there are enough to be worth a write."""
         if self.offset_index.wants_write:
             self.offset_index.write_pending()
         if self.time_index.wants_write:
@@ -293,32 +295,35 @@ class Segment:
             self.aborted.sync()
 
     def position_of(self, offset: int, limit: int, read: ReadAt = read_waiting) -> int:
-        """Where the first batch lies that ends at or after `offset`; `limit` if none before that.
+        """The position of the first batch that ends at or after `offset`, at most `limit`.
 
-        `limit` is a batch boundary: a `size` of this segment. Raises CorruptBatch where the chain
-        of batches breaks.
+        `limit` is a batch boundary: a `size` of this segment. Raises CorruptBatch at bytes that are
+        no batch.
         """
-        # If the index turns out to be wrong, that may cost time but not the data.
+        # A wrong index may cost time, but must not hide data.
         try:
             entry = self.offset_index.floor(offset - self.base_offset, read)
+            sound = self.sound_from
+            if sound is not None and sound[0] <= offset and (entry is None or entry[1] < sound[1]):
+                return self._walk_to(offset, min(sound[1], limit), limit, read)
             if entry is not None:
                 return self._walk_from(entry, offset, limit, read)
             is_wrong = False
         except (CorruptBatch, DamagedIndex):
             is_wrong = True
             if read is not read_waiting:
-                raise WouldBlock from None  # Making it again takes a while.
+                raise WouldBlock from None  # A rebuild would take too long for the owner's thread.
         position = self._walk_to(offset, 0, limit, read)
         if is_wrong:
             self._rebuild_wrong_indexes(self.offset_index.path)
         return position
 
     def _walk_from(self, entry: tuple[int, int], offset: int, limit: int, read: ReadAt) -> int:
-        """As `position_of`, from an entry of the index; DamagedIndex if that names no batch."""
+        """Find a position from an index entry on; DamagedIndex if no batch is at the entry."""
         relative, position = entry
         if 0 <= position <= self.size - HEADER_SIZE:
             header = self._header(read(self.file(), position, HEADER_SIZE), 0, position)
-            # From a batch that begins no later than the entry says, every walk arrives.
+            # From a batch that begins no later than the entry's offset, the walk finds `offset`.
             if header.base_offset - self.base_offset <= relative:
                 return self._walk_to(offset, min(position, limit), limit, read)
         raise DamagedIndex(
@@ -327,13 +332,13 @@ class Segment:
         )
 
     def _rebuild_wrong_indexes(self, path: str) -> None:
-        """Make both indexes again from the batches, while others may be reading."""
+        """Rebuild both indexes from the batches, while other threads may be reading."""
         files = self._open_files.files
         if not files.writable or not _rebuilding.acquire(blocking=False):
             return
         try:
             if not self.is_closed:
-                return  # What was read may be what its owner was changing.
+                return  # The owner may have been changing the index during the read.
             logger.warning("%s was wrong: it is made again from its segment", path)
             offsets, times = bytearray(), bytearray()
             since_entry, largest, largest_offset, noted = 0, NO_TIMESTAMP, 0, NO_TIMESTAMP
@@ -379,10 +384,12 @@ class Segment:
             position += at
         return limit
 
-    def batches(self, position: int, limit: int, piece: int = _SCAN_BYTES) -> Iterator[Batch]:
+    def batches(
+        self, position: int, limit: int, piece: int = _SCAN_BYTES
+    ) -> Iterator[BatchPosition]:
         """The whole batches in [position, limit), reading about `piece` bytes at a time.
 
-        Raises CorruptBatch where the next bytes are no batch, or one that reaches past `limit`.
+        Raises CorruptBatch where the next bytes are no batch, or a batch that reaches past `limit`.
         """
         file = self.file()
         while position < limit:
@@ -392,7 +399,7 @@ class Segment:
                 header = self._header(chunk, at, position)
                 if at + header.size > len(chunk):
                     break
-                yield Batch(header, chunk, position + at)
+                yield BatchPosition(header, chunk, position + at)
                 at += header.size
             if at == 0:
                 header = self._header(chunk, 0, position)
@@ -400,7 +407,7 @@ class Segment:
                     chunk = file.read_at(position, header.size)
                 if header.size > len(chunk):
                     raise self._corrupt(position, f"a batch of {header.size} bytes is cut short")
-                yield Batch(header, chunk, position)
+                yield BatchPosition(header, chunk, position)
                 at = header.size
             position += at
 
@@ -431,7 +438,7 @@ class Segment:
         largest = self.max_timestamp
         if start_offset <= self.base_offset or self.find_timestamp(largest, start_offset):
             return largest
-        # The record that had it is deleted: what is left must be read.
+        # The record that had it is deleted: the remaining batches must be read.
         largest = NO_TIMESTAMP
         start = self.position_of(start_offset, self.size)
         for header, buffer, _ in self.batches(start, self.size):
@@ -443,11 +450,11 @@ class Segment:
                 largest = max(kept, default=largest)
         return largest
 
-    def load_tail(self, *, with_crc: bool = False) -> int:
+    def load_tail(self, check: Callable[[Buffer, BatchHeader, int], None] | None = None) -> int:
         """Learn the timestamps and the end offset of a segment that is to be appended to.
 
         Reads only from the last index entry on. Raises CorruptBatch if the file does not end there
-        with whole batches, or `with_crc` if one is not what was written.
+        with whole batches, or if `check` does, which gets each with the offset it should follow on.
         """
         last = self.offset_index.last()
         start = last[1] if last is not None else 0
@@ -455,8 +462,12 @@ class Segment:
             raise self._corrupt(start, "the index points behind the end")
         end_offset = self.base_offset
         for header, buffer, position in self.batches(start, self.size):
-            if with_crc:
-                check_batch(buffer, header, compacted=True)
+            if check is not None:
+                if last is not None and position == start:
+                    end_offset = header.base_offset
+                    if header.last_offset - self.base_offset != last[0]:
+                        raise self._corrupt(start, "it is not the batch that the index names")
+                check(buffer, header, end_offset)
             end_offset = header.next_offset
             if header.max_timestamp > self.max_timestamp:
                 self._max_timestamp = header.max_timestamp
@@ -467,7 +478,7 @@ class Segment:
         return end_offset
 
     def reset_indexes(self) -> None:
-        """Empty the indexes of positions and times, to be filled again with `note_batch`."""
+        """Empty the offset and time indexes, to be filled again with `note_batch`."""
         self.offset_index.reset()
         self.time_index.reset()
         self._bytes_since_entry = 0
@@ -476,11 +487,12 @@ class Segment:
         self._max_timestamp_offset = self.base_offset
 
     def truncate(self, offset: int) -> int:
-        """Cut every batch that reaches `offset` or beyond; the end offset afterwards."""
+        """Remove every batch that reaches `offset` or beyond; return the new end offset."""
         self.is_closed = False
         with _rebuilding:
-            pass  # Only waits for the end of a rebuild; another one does not begin.
+            pass  # Taken only to wait for the end of a rebuild; no other rebuild begins.
         position = self.position_of(offset, self.size)
+        self.sound_from = None
         # The indexes first: an entry that points behind the end would be damage.
         try:
             self.offset_index.truncate(0, offset - self.base_offset)
@@ -491,7 +503,7 @@ class Segment:
         self.aborted.truncate(offset)
         self.file().truncate(position)
         self.size = position
-        # The largest timestamp may be gone: the rest is read again.
+        # The largest timestamp may be removed: the tail is read again.
         self._first_timestamp = None
         self._max_timestamp = None if position else NO_TIMESTAMP
         self._indexed_timestamp = NO_TIMESTAMP
@@ -508,7 +520,7 @@ class Segment:
         self.aborted.check(self.base_offset)
 
     def renamed(self, base_offset: int, index_bytes_max: int) -> "Segment":
-        """This segment, which is empty, as one that begins elsewhere."""
+        """Rename this segment, which is empty, to another base offset; return the new segment."""
         assert not self.size and not len(self.offset_index), self.path
         new = Segment(
             self._open_files,
@@ -523,7 +535,7 @@ class Segment:
         return new
 
     def mark_deleted(self) -> list[str]:
-        """Rename the files so that a restart does not load them; the new names."""
+        """Rename the files so that a restart does not load them; return the new names."""
         files = self._open_files.files
         renamed = []
         for suffix in ALL_SUFFIXES:
@@ -546,7 +558,7 @@ class Segment:
         self.aborted.path = self.path + ABORTED_SUFFIX
 
     def rename_files(self, old: str, new: str) -> None:
-        """Give the files another ending, the batches last: they are what counts."""
+        """Replace the suffix `old` of the files by `new`, the file of batches last."""
         for suffix in reversed(ALL_SUFFIXES):
             if suffix != ABORTED_SUFFIX or len(self.aborted):
                 path = self.path + suffix
@@ -561,7 +573,7 @@ class Segment:
             self._open_files.forget(self.path + suffix)
 
     def _header(self, chunk: Buffer, at: int, position: int) -> BatchHeader:
-        """The header at `at` of a chunk read from `position`; CorruptBatch if it is not ours."""
+        """The header at `at` of a chunk read from `position`; CorruptBatch if it cannot be here."""
         try:
             header = read_header(chunk, at)
         except CorruptBatch as error:

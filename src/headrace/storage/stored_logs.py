@@ -1,8 +1,8 @@
-"""Logs as they lie in a data directory, read without their broker, which may be running.
+"""Logs in a data directory, read by tools without their broker, which may be running.
 
 Rule: nothing is changed, and nothing is locked. Names are listed first and sizes taken after that:
 a segment that has a successor by then is closed, so its size is final. The last segment counts up
-to its last whole batch; what follows is being written, or was when the broker died.
+to its last whole batch; bytes behind it are being written, or were when the broker crashed.
 """
 
 import os
@@ -23,7 +23,7 @@ from headrace.storage.index import DamagedIndex
 from headrace.storage.log_start_offsets import read_log_start_offsets
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
-from headrace.storage.producer_state import Producers
+from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -39,11 +39,11 @@ _INDEX_BYTES_MAX = 2**31 - 1
 FILES = ReadOnlyFiles()
 
 
-class Extent(NamedTuple):
-    """Whole batches that lie side by side in a segment's file: [position, limit).
+class SegmentExtent(NamedTuple):
+    """A run of whole batches in a segment's file: [position, limit).
 
-    `file_size` is that of a closed segment's file, which has another if it was compacted since; of
-    the last segment it is None.
+    `file_size` is the size of a closed segment's file, which differs if it was compacted since;
+    None for the last segment.
     """
 
     path: str
@@ -52,8 +52,8 @@ class Extent(NamedTuple):
     file_size: int | None = None
 
 
-class Aborted(NamedTuple):
-    """A transaction whose records nobody shall see."""
+class AbortedRange(NamedTuple):
+    """An aborted transaction, whose records are hidden from read_committed."""
 
     producer_id: int
     first_offset: int
@@ -62,7 +62,7 @@ class Aborted(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredLog:
-    """The log of a partition as it was a moment ago. Offsets are those a broker would serve."""
+    """The log of a partition as it was when opened. Offsets are those a broker would serve."""
 
     partition: TopicPartition
     segments: tuple[Segment, ...]
@@ -75,10 +75,10 @@ class StoredLog:
             return None
         return log_segments.find_timestamp(self.segments, timestamp, self.start_offset)
 
-    def extents(self, start: int, end: int, bytes_max: int | None = None) -> list[Extent]:
-        """The batches that hold offsets of [start, end): an extent of each segment.
+    def extents(self, start: int, end: int, bytes_max: int | None = None) -> list[SegmentExtent]:
+        """The extents of batches with offsets of [start, end), one for each segment.
 
-        With `bytes_max` those that are larger are cut into about that much, by their index.
+        With `bytes_max` larger extents are cut into pieces of about that size, by their index.
         """
         found = []
         first = max(log_segments.segment_index(self.segments, start), 0)
@@ -94,20 +94,20 @@ class StoredLog:
             cuts = [position, *inner, limit]
             size = None if segment is self.segments[-1] else segment.size
             found += [
-                Extent(segment.log_path, begin, stop, size)
+                SegmentExtent(segment.log_path, begin, stop, size)
                 for begin, stop in pairwise(cuts)
                 if begin < stop
             ]
         return found
 
     def last_stable_offset(self) -> int:
-        """Where the oldest open transaction begins, or the end offset.
+        """The first offset of the oldest open transaction, or the end offset.
 
         It reads the headers of the batches since the newest snapshot of producers.
         """
         if not self.segments:
             return self.end_offset
-        producers = Producers()
+        producers = ProducerStates()
         offset = _load_snapshot(producers, os.path.dirname(self.segments[0].path), self.end_offset)
         first = max(log_segments.segment_index(self.segments, offset), 0)
         for segment in self.segments[first:]:
@@ -116,20 +116,20 @@ class StoredLog:
         unstable = producers.transactions.first_open
         return self.end_offset if unstable is None else max(unstable, self.start_offset)
 
-    def aborted(self, start: int, end: int) -> list[Aborted]:
-        """The aborted transactions that have records in [start, end), as the indexes tell."""
+    def aborted(self, start: int, end: int) -> list[AbortedRange]:
+        """The aborted transactions with records in [start, end), from the indexes."""
         found = []
         first = max(log_segments.segment_index(self.segments, start), 0)
         for segment in self.segments[first:]:
             path = segment.path + ABORTED_SUFFIX
             for entry in decode_aborted(FILES.read_bytes(path) or b"", path):
                 if entry.first_offset < end and entry.last_offset >= start:
-                    found.append(Aborted(*entry[:3]))
+                    found.append(AbortedRange(*entry[:3]))
         return found
 
 
 def stored_partitions(directory: str) -> dict[TopicPartition, str]:
-    """The partitions that have a log in a data directory, and where it is."""
+    """The partitions that have a log in a data directory, with the path of the log."""
     found = {}
     for name in FILES.list_directories(directory):
         partition = parse_log_name(name)
@@ -139,15 +139,15 @@ def stored_partitions(directory: str) -> dict[TopicPartition, str]:
 
 
 def stored_log_starts(directory: str) -> dict[TopicPartition, int]:
-    """Where logs begin that had records deleted; the others begin with their first segment."""
+    """The checkpointed log start offsets; other logs begin with their first segment."""
     offsets, _ = read_log_start_offsets(FILES, directory)
     return offsets
 
 
 def current_logs(directories: Iterable[str]) -> dict[TopicPartition, tuple[str, int]]:
-    """The partitions in all data directories of a broker: where each log is, and where it begins.
+    """The partitions in all data directories of a broker, with path and start of each log.
 
-    A replica that has just moved has a log in two of them, and the older names the newer.
+    A replica that has just moved has a log in two of them; the older has `move.metadata`.
     """
     found: dict[TopicPartition, tuple[str, int]] = {}
     for directory in directories:
@@ -160,9 +160,9 @@ def current_logs(directories: Iterable[str]) -> dict[TopicPartition, tuple[str, 
 
 
 def open_stored(partition: TopicPartition, directory: str, log_start: int = 0) -> StoredLog:
-    """The log in a directory; FileMissing if the directory is gone.
+    """Open the log in a directory; FileMissing if the directory does not exist.
 
-    Raises CorruptBatch if the last segment holds something that is no batch.
+    Raises CorruptBatch if the last segment has bytes that are no batch.
     """
     segments = stored_segments(directory)
     if not segments:
@@ -185,7 +185,7 @@ def open_segment(directory: str, base_offset: int, sizes: tuple[int, int, int]) 
 
 
 def base_offset_of(stem: str) -> int | None:
-    """The offset a file is named after: twenty digits."""
+    """The base offset in a file's name of twenty digits; None for any other name."""
     return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
@@ -197,7 +197,7 @@ def stored_segments(directory: str) -> list[Segment]:
     for name in names:
         stem, suffix = os.path.splitext(name)
         base_offset = base_offset_of(stem)
-        # One that has no size any more was deleted a moment ago.
+        # A file without a size was deleted a moment ago.
         if suffix == LOG_SUFFIX and base_offset is not None and name in sizes:
             size = sizes[name]
             index_size = sizes.get(stem + INDEX_SUFFIX, 0)
@@ -207,10 +207,10 @@ def stored_segments(directory: str) -> list[Segment]:
 
 
 def _cut_to_whole_batches(segment: Segment) -> int:
-    """Leave out the bytes behind the last whole batch; the offset behind that one."""
+    """Exclude the bytes behind the last whole batch; return the end offset."""
     size = segment.size
     end_offset, end = segment.base_offset, 0
-    # An index that is wrong, or ahead of what was written, must not hide what the log has.
+    # An index that is wrong, or ahead of the batches, must not hide batches.
     with suppress(CorruptBatch, DamagedIndex, FileMissing):
         last = segment.offset_index.last()
         if last is not None:
@@ -221,8 +221,8 @@ def _cut_to_whole_batches(segment: Segment) -> int:
     return end_offset
 
 
-def _load_snapshot(producers: Producers, directory: str, end_offset: int) -> int:
-    """Load the newest usable snapshot of a log up to `end_offset`; its offset, or 0."""
+def _load_snapshot(producers: ProducerStates, directory: str, end_offset: int) -> int:
+    """Load the newest sound snapshot of producers up to `end_offset`; return its offset, or 0."""
     names = [name for name in FILES.list_directory(directory) if name.endswith(SNAPSHOT_SUFFIX)]
     found = [(base_offset_of(name.removesuffix(SNAPSHOT_SUFFIX)), name) for name in names]
     for offset, name in reversed(found):
@@ -234,7 +234,7 @@ def _load_snapshot(producers: Producers, directory: str, end_offset: int) -> int
 
 
 def _headers(segment: Segment, position: int) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The headers of a segment's batches from `position` on, those of markers with all of them."""
+    """The headers of a segment's batches from `position` on, with the bytes of control batches."""
     file = segment.file()
     while position < segment.size:
         data = file.read_at(position, HEADER_SIZE)
@@ -244,7 +244,7 @@ def _headers(segment: Segment, position: int) -> Iterator[tuple[BatchHeader, byt
 
 
 def _walk(segment: Segment, position: int, size: int) -> tuple[int, int]:
-    """The offset behind the last whole batch, and where that ends."""
+    """The end offset of the last whole batch, and the position where it ends."""
     end_offset = segment.base_offset
     file = segment.file()
     while size - position >= HEADER_SIZE:
@@ -268,7 +268,7 @@ def _walk(segment: Segment, position: int, size: int) -> tuple[int, int]:
 
 
 def _cuts(segment: Segment, position: int, limit: int, bytes_max: int) -> Iterator[int]:
-    """Where batches begin that part [position, limit) into pieces, as far as the index knows."""
+    """Positions of batches that cut [position, limit) into pieces, as far as the index has any."""
     at = position
     while at + 2 * bytes_max <= limit:
         try:
@@ -279,7 +279,7 @@ def _cuts(segment: Segment, position: int, limit: int, bytes_max: int) -> Iterat
             header = read_header(segment.file().read_at(at, HEADER_SIZE), 0)
         except (CorruptBatch, DamagedIndex, FileMissing):
             return
-        # Without a batch there the index is wrong. That costs a cut, but no data.
+        # If no such batch is there the index is wrong: the piece is larger, but no data is lost.
         if header.last_offset - segment.base_offset != relative:
             return
         yield at

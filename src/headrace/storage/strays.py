@@ -1,9 +1,10 @@
-"""Logs that were set aside: kept in their data directory as `<topic>-<partition>.<id>-stray`.
+"""Stray logs, set aside in their data directory as `<topic>-<partition>.<id>-stray`.
 
-Rule: a start deletes no log. One that the metadata does not know, or that cannot be used, gets
-another name and a note of why; an operator decides what becomes of it.
+Rule: a start deletes no log. A log that is not in the metadata, or that cannot be used, gets
+another name and a note with the reason; an operator decides whether to restore or delete it.
 """
 
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -32,7 +33,7 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class StrayNote:
-    """The text beside the files of a stray log: whose it was, and why it was set aside."""
+    """The note beside the files of a stray log: its partition, and why it was set aside."""
 
     partition: TopicPartition
     topic_id: bytes | None
@@ -42,7 +43,7 @@ class StrayNote:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A log that was set aside. `note` is None if the file is missing or cannot be read."""
+    """A log that was set aside. `note` is None if its file is missing or cannot be read."""
 
     path: str
     partition: TopicPartition
@@ -51,7 +52,7 @@ class Stray:
 
 
 def encode_note(note: StrayNote) -> bytes:
-    """`stray.metadata`, in the manner of Kafka's `partition.metadata`."""
+    """The content of `stray.metadata`, in a format like that of Kafka's `partition.metadata`."""
     topic_id = _UNKNOWN if note.topic_id is None else uuid_text(note.topic_id)
     fields = {
         "version": _VERSION,
@@ -82,18 +83,18 @@ def decode_note(data: bytes) -> StrayNote:
 
 
 def time_text(now_ms: int) -> str:
-    """A time as notes have it: UTC, to the second."""
+    """The text of a time in a note: UTC, to the second."""
     return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def stray_name(partition: TopicPartition, unique: bytes) -> str:
-    """The name of a stray log's directory; the topic's is cut if it is too long for it."""
+    """The name of a stray log's directory; a topic's name that is too long is cut."""
     tail = f"-{partition.partition}.{unique.hex()}{STRAY_SUFFIX}"
     return f"{partition.topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
 
 
 def parse_stray_name(name: str) -> TopicPartition | None:
-    """The partition of a stray log, as far as the name tells; None for any other name."""
+    """The partition in the name of a stray log, perhaps cut; None for any other name."""
     stem, _, tail = name.rpartition(".")
     return parse_log_name(stem) if tail.endswith(STRAY_SUFFIX) else None
 
@@ -101,9 +102,9 @@ def parse_stray_name(name: str) -> TopicPartition | None:
 def rename_aside(
     files: Files, data_directory: str, note: StrayNote, unique: bytes, path: str | None = None
 ) -> str:
-    """Set a log aside; its new path. StorageError if that fails, and then it is where it was.
+    """Set a log aside; return its new path. After a StorageError it is still in place.
 
-    `path` is where it lies, if not under the name of its partition.
+    `path` is that of the log, if it does not have the name of its partition.
     """
     path = path or f"{data_directory}/{note.partition}"
     aside = f"{data_directory}/{stray_name(note.partition, note.topic_id or unique)}"
@@ -111,7 +112,7 @@ def rename_aside(
         aside = f"{data_directory}/{stray_name(note.partition, unique)}"
     files.write_atomically(f"{path}/{STRAY_METADATA}", encode_note(note), sync=False)
     files.rename(path, aside)
-    # Or a crash could bring the old name back beside, or in the place of, a log made since.
+    # Else a crash could undo the rename, although a new log has been made since.
     files.sync_directory(data_directory)
     return aside
 
@@ -140,15 +141,16 @@ def _read_note(files: Files, path: str) -> StrayNote | None:
 
 
 def restore(files: Files, data_directory: str, stray: Stray) -> str:
-    """Give a stray log its name back, for the next start of the broker; its new path.
+    """Give a stray log its name back, for the next start of the broker; return its new path.
 
     StorageError if the partition has a log there.
     """
     path = f"{data_directory}/{stray.partition}"
     if files.exists(path):
+        command = f"headrace log strays set-aside {shlex.quote(data_directory)} {stray.partition}"
         raise StorageError(
             f"{path} is there already, so {stray.path} cannot have that name: stop the broker and"
-            f" run `headrace log strays set-aside {data_directory} {stray.partition}` first"
+            f" run `{command}` first"
         )
     files.remove(f"{stray.path}/{STRAY_METADATA}")
     files.rename(stray.path, path)
@@ -162,9 +164,9 @@ def discard(files: Files, stray: Stray) -> None:
 
 
 def forget(files: Files, data_directory: str, partition: TopicPartition) -> bool:
-    """Take a partition off the checkpoints of a stopped broker; whether it was on one.
+    """Remove a partition from the checkpoints of a stopped broker; whether it was in any.
 
-    The broker takes its log for new then: what a lost log held is given up.
+    The broker then makes a new log: the records of the lost log are given up.
     """
     known = False
     starts, _ = read_log_start_offsets(files, data_directory)
@@ -177,7 +179,7 @@ def forget(files: Files, data_directory: str, partition: TopicPartition) -> bool
         try:
             offsets = decode_offsets(data) if data is not None else {}
         except ValueError:
-            continue  # The broker does not believe it either.
+            continue  # The broker does not use a damaged checkpoint either.
         if offsets.pop(partition, None) is not None:
             known = True
             files.write_atomically(path, encode_offsets(offsets))

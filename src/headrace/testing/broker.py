@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -17,7 +18,7 @@ from headrace.net.addresses import Address
 from headrace.net.ports import HeldPort
 from headrace.testing.broker_log import BrokerLog
 from headrace.testing.broker_requests import create_topic
-from headrace.testing.network import Conditions, Proxy
+from headrace.testing.network import LinkConditions, Proxy
 from headrace.testing.ports import HOST, BrokerError, PortTaken, hold_port
 from headrace.testing.runners import BrokerProcess
 
@@ -43,10 +44,60 @@ DEFAULTS = {
 }
 
 Value = str | int | float | bool
-"""What a setting may be given as; Kafka's text form of it is what the broker gets."""
+"""A setting's value in Python; the broker gets Kafka's text form of it."""
 
 
-class Broker:
+class Startable(ABC):
+    """A broker or cluster that a `with` statement starts at its begin and closes at its end."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it and return when it is ready."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop it and remove what it has left."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Pausable(ABC):
+    """A broker whose process can be frozen."""
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended; one that is paused counts as running."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Freeze its process by SIGSTOP: connections stay open and nothing is answered."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+
+    @contextmanager
+    def paused(self) -> Iterator[Self]:
+        """Pause it for the length of a `with` statement."""
+        self.pause()
+        try:
+            yield self
+        finally:
+            if self.is_running:
+                self.resume()
+
+
+class Broker(Startable, Pausable):
     """A real broker for tests, usable by any Kafka client.
 
     >>> with Broker() as broker:
@@ -100,7 +151,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients find it, as `127.0.0.1:PORT`."""
+        """The address for clients, as `127.0.0.1:PORT`."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -121,7 +172,7 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        """Where its records are."""
+        """The directory of its records."""
         given = self._config.get("log.dirs") or self._config.get("log.dir")
         directory = self._data_dir or self._temporary
         if given:
@@ -137,7 +188,7 @@ class Broker:
 
     @property
     def log(self) -> str:
-        """What the broker has printed, through all its restarts.
+        """The output of the broker, through all its restarts.
 
         In-process it is what its thread has logged, as far as the levels of `logging` allow.
         """
@@ -192,17 +243,6 @@ class Broker:
             self._release_port()
             atexit.unregister(self._at_exit)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def create_topic(self, name: str | None = None, partitions: int = 1, **configs: Value) -> str:
         """Create a topic and return its name, a new one if none is given.
 
@@ -232,16 +272,6 @@ class Broker:
         """Let a paused broker go on."""
         self._needs_process("resume").resume()
 
-    @contextmanager
-    def paused(self) -> Iterator[Self]:
-        """Pause it for the length of a `with` statement."""
-        self.pause()
-        try:
-            yield self
-        finally:
-            if self.is_running:
-                self.resume()
-
     def slow(self, *, latency_ms: float = 0.0, bytes_per_s: float | None = None) -> None:
         """Have every answer come `latency_ms` later, and limit the rate of each connection.
 
@@ -252,7 +282,7 @@ class Broker:
             raise ValueError(f"latency_ms={latency_ms!r} is below 0")
         if bytes_per_s is not None and bytes_per_s <= 0:
             raise ValueError(f"bytes_per_s={bytes_per_s!r} is not above 0; cut() stops everything")
-        self._needs_proxy("slow").slow(Conditions(latency_ms / 1000, bytes_per_s))
+        self._needs_proxy("slow").slow(LinkConditions(latency_ms / 1000, bytes_per_s))
 
     @contextmanager
     def slowed(

@@ -1,4 +1,4 @@
-"""What a broker has said: one text over all its restarts."""
+"""The log of a broker: one text over all its restarts."""
 
 import logging
 from collections import deque

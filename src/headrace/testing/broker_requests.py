@@ -8,9 +8,9 @@ from typing import Any
 
 from headrace.client.blocking import LoopThread
 from headrace.client.errors import check
-from headrace.errors import ErrorCode, HeadraceError
+from headrace.errors import ErrorCode, HeadraceError, Subject
 from headrace.net.addresses import Address
-from headrace.net.client_connection import Connection
+from headrace.net.client_connection import ClientConnection
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -37,15 +37,15 @@ def ask_all(addresses: Sequence[Address], request: Message, timeout_s: float) ->
 
     async def everybody() -> list[Any]:
         return await asyncio.gather(
-            *(_ask(one, request, timeout_s) for one in addresses), return_exceptions=True
+            *(_ask(address, request, timeout_s) for address in addresses), return_exceptions=True
         )
 
     with closing(LoopThread("headrace-testing")) as thread:
         answers = thread.run(everybody())
-    for one in answers:
-        if isinstance(one, BaseException) and not isinstance(one, HeadraceError):
-            raise one
-    return [None if isinstance(one, BaseException) else one for one in answers]
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, HeadraceError):
+            raise answer
+    return [None if isinstance(answer, BaseException) else answer for answer in answers]
 
 
 def create_topic(
@@ -71,11 +71,11 @@ def create_topic(
         timeout_ms=int(scaled(timeout_s) * 1000),
     )
     for result in ask(address, request, scaled(timeout_s)).topics:
-        check(result.error_code, result.error_message, f"topic {name}")
+        check(result.error_code, result.error_message, Subject("topic", name))
 
 
 async def _ask(address: Address, request: Message, timeout_s: float) -> Any:
-    connection = await Connection.open(address, timeout_s)
+    connection = await ClientConnection.open(address, timeout_s)
     try:
         return await connection.ask(request, timeout_s)
     finally:
@@ -110,10 +110,10 @@ def topic_view(answers: Iterable[Any], topic: str) -> dict[int, PartitionView]:
     """The partitions of a topic by index, from Metadata answers of any brokers."""
     found: dict[int, PartitionView] = {}
     for answer in answers:
-        for one in answer.topics:
-            if one.name != topic or one.error_code:
+        for described in answer.topics:
+            if described.name != topic or described.error_code:
                 continue
-            for partition in one.partitions:
+            for partition in described.partitions:
                 view = PartitionView(
                     partition.leader_id,
                     partition.leader_epoch,
@@ -133,9 +133,10 @@ def quorum_leader(answers: Iterable[Any]) -> tuple[int, int]:
         if answer.error_code:
             continue
         for topic in answer.topics:
-            for one in topic.partitions:
-                if one.error_code in (0, ErrorCode.NOT_LEADER_OR_FOLLOWER) and (
-                    one.leader_epoch > found[1] or (one.leader_epoch == found[1] and found[0] < 0)
+            for partition in topic.partitions:
+                if partition.error_code in (0, ErrorCode.NOT_LEADER_OR_FOLLOWER) and (
+                    partition.leader_epoch > found[1]
+                    or (partition.leader_epoch == found[1] and found[0] < 0)
                 ):
-                    found = (one.leader_id, one.leader_epoch)
+                    found = (partition.leader_id, partition.leader_epoch)
     return found

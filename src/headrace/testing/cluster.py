@@ -5,11 +5,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headrace.cli.supervisor import ASSIGNED, REPLICAS_MAX, cluster_defaults, voter_count
@@ -20,7 +18,7 @@ from headrace.net.ports import HeldPort
 from headrace.protocol.messages import describe_quorum as quorum
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
-from headrace.testing.broker import DEFAULTS, Value, text_of
+from headrace.testing.broker import DEFAULTS, Pausable, Startable, Value, text_of
 from headrace.testing.broker_log import BrokerLog
 from headrace.testing.broker_requests import (
     NOBODY,
@@ -30,7 +28,7 @@ from headrace.testing.broker_requests import (
     quorum_leader,
     topic_view,
 )
-from headrace.testing.network import CLIENTS, Conditions, Network
+from headrace.testing.network import CLIENTS, LinkConditions, Network
 from headrace.testing.ports import HOST, BrokerError, PortTaken, hold_port
 from headrace.testing.runners import BrokerProcess
 from headrace.testing.time_limits import Deadline, scaled
@@ -38,7 +36,7 @@ from headrace.testing.time_limits import Deadline, scaled
 STOP_TIMEOUT_S = 30.0
 
 
-class ClusterBroker:
+class ClusterBroker(Pausable):
     """A broker with a process of its own. Its ports and its data stay through all of its lives."""
 
     def __init__(
@@ -57,7 +55,7 @@ class ClusterBroker:
         self.node_id = node_id
         self.host, self.port = address
         self.listens_on = listens_on
-        """Where it listens itself: behind the network, if there is one."""
+        """The broker's own address: behind the network, if there is one."""
         self.data_dir = data_dir
         self.is_paused = False
         self.is_reachable = True
@@ -74,7 +72,7 @@ class ClusterBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients find it, as `127.0.0.1:PORT`."""
+        """The address for clients, as `127.0.0.1:PORT`."""
         return str(Address(self.host, self.port))
 
     @property
@@ -93,7 +91,7 @@ class ClusterBroker:
 
     @property
     def log(self) -> str:
-        """What it has printed, through all its restarts."""
+        """The output of the broker, through all its restarts."""
         return self._log.text
 
     def clear_log(self) -> None:
@@ -151,16 +149,6 @@ class ClusterBroker:
         self._process.resume()
         self.is_paused = False
 
-    @contextmanager
-    def paused(self) -> Iterator[Self]:
-        """Pause it for the length of a `with` statement."""
-        self.pause()
-        try:
-            yield self
-        finally:
-            if self.is_running:
-                self.resume()
-
     def wipe(self) -> None:
         """Empty its data directory, as a new disk would be. It must not be running."""
         if self.is_running:
@@ -177,7 +165,7 @@ _PORT_ATTEMPTS = 5
 _METADATA_TOPIC = "__cluster_metadata"
 
 
-class Cluster:
+class Cluster(Startable):
     """Real brokers for tests, each in its own process, usable by any Kafka client.
 
     >>> with Cluster(brokers=3) as cluster:
@@ -222,7 +210,7 @@ class Cluster:
         broker_config(self._config)
 
     def __repr__(self) -> str:
-        running = sum(one.is_running for one in self._members.values())
+        running = sum(member.is_running for member in self._members.values())
         return f"<Cluster of {len(self._members) or self._count} brokers, {running} running>"
 
     # -- what it is
@@ -236,19 +224,19 @@ class Cluster:
 
     def broker(self, node_id: int) -> ClusterBroker:
         """The broker with a node id, the first of which is 1."""
-        known = {one.node_id: one for one in self.brokers}
+        known = {broker.node_id: broker for broker in self.brokers}
         if node_id not in known:
             raise BrokerError(f"there is no broker {node_id}; there are {sorted(known)}")
         return known[node_id]
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients find it: the addresses of all its brokers."""
-        return ",".join(one.bootstrap_servers for one in self.brokers)
+        """The addresses of all its brokers, for clients."""
+        return ",".join(broker.bootstrap_servers for broker in self.brokers)
 
     @property
     def logs(self) -> dict[int, str]:
-        """What its brokers have printed, by node id; also when it is closed."""
+        """The output of its brokers, by node id; also when it is closed."""
         return {node_id: log.text for node_id, log in self._logs.items()}
 
     # -- its life
@@ -273,14 +261,14 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop all brokers cleanly, and keep their ports and data."""
-        members = [one for one in self._members.values() if one.is_running]
-        if all(one.answers for one in self._members.values()):
+        members = [member for member in self._members.values() if member.is_running]
+        if all(member.answers for member in self._members.values()):
             # Soonest done one after the other, while there are controllers to let each one go.
-            _do_all([one.stop for one in reversed(members)])
+            _do_all([member.stop for member in reversed(members)])
             return
-        for one in members:
-            one.ask_to_stop()
-        _do_all([one.wait_until_stopped for one in members])
+        for member in members:
+            member.ask_to_stop()
+        _do_all([member.wait_until_stopped for member in members])
 
     def restart(self) -> Self:
         """Stop all brokers and start them again."""
@@ -305,23 +293,12 @@ class Cluster:
             self._release_ports()
             atexit.unregister(self._at_exit)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def add_broker(self) -> ClusterBroker:
         """Start one broker more, which is no controller and has nothing yet."""
-        node_id = max(one.node_id for one in self.brokers) + 1
-        one = self._new_member(node_id)
-        self._members[node_id] = one
-        return one.start()
+        node_id = max(broker.node_id for broker in self.brokers) + 1
+        broker = self._new_member(node_id)
+        self._members[node_id] = broker
+        return broker.start()
 
     def create_topic(
         self,
@@ -394,7 +371,7 @@ class Cluster:
             views = self.partitions_of(topic)
             if not views or (wanted is not None and not wanted <= views.keys()):
                 return None
-            chosen = [views[one] for one in wanted] if wanted is not None else views.values()
+            chosen = [views[index] for index in wanted] if wanted is not None else views.values()
             whole = all(
                 view.leader != NOBODY and (view.is_whole if size is None else len(view.isr) == size)
                 for view in chosen
@@ -418,13 +395,13 @@ class Cluster:
         """The active controller, once there is one that is none of `other_than`."""
 
         def found() -> int | None:
-            one = self._controller()
-            return None if one in (NOBODY, *other_than) else one
+            controller = self._controller()
+            return None if controller in (NOBODY, *other_than) else controller
 
         return self.wait_until(found, timeout_s, "an active controller")
 
     def wait_until(self, found: Callable[[], Found | None], timeout_s: float, what: str) -> Found:
-        """What `found` returns as soon as that is not None; BrokerError if it never is."""
+        """The result of `found` as soon as it is not None; BrokerError if it never is."""
         deadline = Deadline(timeout_s)
         while (result := found()) is None:
             if deadline.has_passed:
@@ -445,7 +422,7 @@ class Cluster:
 
     def isolate(self, node_id: int, *, clients: bool = False) -> None:
         """Cut a broker off from all others, and with `clients` from all clients too."""
-        others = [one.node_id for one in self.brokers if one.node_id != node_id]
+        others = [broker.node_id for broker in self.brokers if broker.node_id != node_id]
         others += [CLIENTS] if clients else []
         ways = [pair for other in others for pair in ((node_id, other), (other, node_id))]
         self._needs_network("isolate").set(ways, _BLOCKED)
@@ -461,8 +438,11 @@ class Cluster:
             raise ValueError(f"latency_ms={latency_ms!r} is below 0")
         if bytes_per_s is not None and bytes_per_s <= 0:
             raise ValueError(f"bytes_per_s={bytes_per_s!r} is not above 0; isolate() stops all")
-        others = [CLIENTS, *(one.node_id for one in self.brokers if one.node_id != node_id)]
-        conditions = Conditions(latency_ms / 1000, bytes_per_s)
+        others = [
+            CLIENTS,
+            *(broker.node_id for broker in self.brokers if broker.node_id != node_id),
+        ]
+        conditions = LinkConditions(latency_ms / 1000, bytes_per_s)
         self._needs_network("slow").set([(node_id, other) for other in others], conditions)
 
     def heal(self) -> None:
@@ -519,19 +499,21 @@ class Cluster:
         )
 
     def _start_members(self) -> None:
-        launched = [one for one in self._members.values() if not one.is_running]
-        for one in launched:
-            one.launch()
+        launched = [member for member in self._members.values() if not member.is_running]
+        for member in launched:
+            member.launch()
         deadline = Deadline(self._start_timeout_s)
         _do_all(
             [
-                lambda one=one: one.wait_until_ready(max(deadline.left_s, 0.001))  # type: ignore[misc]
-                for one in launched
+                lambda member=member: member.wait_until_ready(max(deadline.left_s, 0.001))  # type: ignore[misc]
+                for member in launched
             ]
         )
 
     def _properties(self, member: ClusterBroker) -> dict[str, str]:
-        voters = [one for one in self._members.values() if one.node_id <= voter_count(self._count)]
+        voters = [
+            voter for voter in self._members.values() if voter.node_id <= voter_count(self._count)
+        ]
         return (
             DEFAULTS
             | cluster_defaults(self._count)
@@ -540,7 +522,7 @@ class Cluster:
                 "node.id": str(member.node_id),
                 "process.roles": "broker,controller" if member in voters else "broker",
                 "controller.quorum.voters": ",".join(
-                    f"{one.node_id}@{one.bootstrap_servers}" for one in voters
+                    f"{voter.node_id}@{voter.bootstrap_servers}" for voter in voters
                 ),
                 "listeners": f"PLAINTEXT://{member.listens_on}",
                 "advertised.listeners": f"PLAINTEXT://{member.bootstrap_servers}",
@@ -550,15 +532,15 @@ class Cluster:
 
     def _asked(self) -> list[ClusterBroker]:
         """The brokers that may answer."""
-        answering = [one for one in self.brokers if one.answers]
+        answering = [broker for broker in self.brokers if broker.answers]
         if not answering:
             raise BrokerError("no broker of the cluster is running")
         return answering
 
     def _ask_all(self, request: Message) -> dict[int, Any]:
-        """What those say that answer, by node id; one that is starting or stopping may not."""
+        """The answers of brokers, by node id; one that is starting or stopping may give none."""
         asked = self._asked()
-        answers = ask_all([one.listens_on for one in asked], request, scaled(_ASK_S))
+        answers = ask_all([broker.listens_on for broker in asked], request, scaled(_ASK_S))
         return {
             one.node_id: answer
             for one, answer in zip(asked, answers, strict=True)
@@ -583,9 +565,9 @@ class Cluster:
         return self._network
 
     def _kill(self) -> None:
-        for one in self._members.values():
-            if one.is_running:
-                one.kill()
+        for member in self._members.values():
+            if member.is_running:
+                member.kill()
 
     def _at_exit(self) -> None:
         """Leave nothing behind when nobody has closed us, and this process ends."""
@@ -594,7 +576,7 @@ class Cluster:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-_BLOCKED = Conditions(blocked=True)
+_BLOCKED = LinkConditions(blocked=True)
 
 
 def _do_all(steps: list[Callable[[], None]]) -> None:

@@ -76,18 +76,18 @@ _CHUNKS_QUEUED_MAX = 64
 _PIECES_PER_S = 50
 
 
-class _End(Enum):
+class _StreamEnd(Enum):
     CLOSED = "its sender has said all"
     LOST = "its sender broke it off"
 
 
 # A chunk and when it came, by the loop's time; or how the direction has ended.
-_Queue: TypeAlias = "asyncio.Queue[tuple[float, bytes] | _End]"
+_Queue: TypeAlias = "asyncio.Queue[tuple[float, bytes] | _StreamEnd]"
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
-    """How slow a way is. One that is `blocked` keeps what it is given, as if packets were lost."""
+class LinkConditions:
+    """The delays of a link. A `blocked` link keeps its bytes, as if packets were lost."""
 
     latency_s: float = 0.0
     bytes_per_s: float | None = None
@@ -101,18 +101,18 @@ class Conditions:
         return min(max(int(self.bytes_per_s / _PIECES_PER_S), 1), _CHUNK_BYTES)
 
     def seconds_of(self, size: int) -> float:
-        """How long sending so many bytes takes."""
+        """The time in seconds that sending so many bytes takes."""
         return 0.0 if self.bytes_per_s is None else size / self.bytes_per_s
 
 
-class Way:
+class Pipe:
     """A direction that connections share: what it does to their bytes. Used on one loop only."""
 
     def __init__(self) -> None:
-        self.conditions = Conditions()
+        self.conditions = LinkConditions()
         self._changed = asyncio.Event()
 
-    def set(self, conditions: Conditions) -> None:
+    def set(self, conditions: LinkConditions) -> None:
         """Hold for open connections and new ones, from now on."""
         self.conditions = conditions
         self._changed.set()
@@ -134,7 +134,7 @@ class Way:
 
     async def _send(self, queue: _Queue, sink: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while not isinstance(item := await queue.get(), _End):
+        while not isinstance(item := await queue.get(), _StreamEnd):
             came, chunk = item
             await self.open()
             while (delay := came + self.conditions.latency_s - loop.time()) > 0:
@@ -148,7 +148,7 @@ class Way:
                 await loop.sock_sendall(sink, piece)
         # Nobody hears of an end across a way that is blocked.
         await self.open()
-        if item is _End.LOST:
+        if item is _StreamEnd.LOST:
             raise ConnectionResetError
         sink.shutdown(socket.SHUT_WR)
 
@@ -174,9 +174,9 @@ async def _receive(source: socket.socket, queue: _Queue) -> None:
         while chunk := await loop.sock_recv(source, _CHUNK_BYTES):
             await queue.put((loop.time(), chunk))
     except OSError:
-        await queue.put(_End.LOST)
+        await queue.put(_StreamEnd.LOST)
     else:
-        await queue.put(_End.CLOSED)
+        await queue.put(_StreamEnd.CLOSED)
 
 
 class Proxy:
@@ -193,12 +193,12 @@ class Proxy:
         listener = listen(self.address.port)
         self.target = target
         self._acceptor: Acceptor | None = None
-        self._requests = Way()
-        self._answers = Way()
+        self._requests = Pipe()
+        self._answers = Pipe()
         self._thread = LoopThread("headrace-proxy")
         self._thread.run(self._open(listener))
 
-    def slow(self, conditions: Conditions) -> None:
+    def slow(self, conditions: LinkConditions) -> None:
         """Make connections slow, those that are open and those to come.
 
         The rate holds for each direction, the latency for answers alone: once for a round trip.
@@ -211,7 +211,7 @@ class Proxy:
 
     def heal(self) -> None:
         """Take connections again, at full speed."""
-        self._thread.run(self._set(Conditions()))
+        self._thread.run(self._set(LinkConditions()))
         if self._acceptor is None:
             self._thread.run(self._open(listen(self.address.port)))
 
@@ -223,8 +223,8 @@ class Proxy:
         if self._held_port is not None:
             self._held_port.release()
 
-    async def _set(self, conditions: Conditions) -> None:
-        self._requests.set(Conditions(bytes_per_s=conditions.bytes_per_s))
+    async def _set(self, conditions: LinkConditions) -> None:
+        self._requests.set(LinkConditions(bytes_per_s=conditions.bytes_per_s))
         self._answers.set(conditions)
 
     async def _open(self, listener: socket.socket) -> None:
@@ -240,7 +240,7 @@ class Proxy:
 
 
 async def join(
-    client: socket.socket, target: Address, requests: Way, answers: Way, first: bytes = b""
+    client: socket.socket, target: Address, requests: Pipe, answers: Pipe, first: bytes = b""
 ) -> None:
     """Connect a client with a broker until both have ended or either is lost.
 
@@ -262,7 +262,7 @@ async def join(
 
 
 CLIENTS = 0
-"""Who is no broker; the node ids of a cluster begin with 1."""
+"""The node id of clients; those of brokers begin with 1."""
 
 _NODE = re.compile(rb"node-(\d+)-")
 # Length of the frame, API key, version, correlation id, length of the client id.
@@ -278,7 +278,7 @@ class Network:
     """
 
     def __init__(self) -> None:
-        self._ways: defaultdict[tuple[int, int], Way] = defaultdict(Way)
+        self._ways: defaultdict[tuple[int, int], Pipe] = defaultdict(Pipe)
         self._acceptors: list[Acceptor] = []
         self._thread = LoopThread("headrace-network")
 
@@ -288,13 +288,13 @@ class Network:
         self._thread.run(self._attach(node_id, target, listener))
         return Address(HOST, listener.getsockname()[1])
 
-    def set(self, ways: list[tuple[int, int]], conditions: Conditions) -> None:
+    def set(self, ways: list[tuple[int, int]], conditions: LinkConditions) -> None:
         """Change ways, each given as from where it leads to where."""
         self._thread.run(self._set(ways, conditions))
 
     def heal(self) -> None:
         """Make every way fast and open again."""
-        self.set(list(self._ways), Conditions())
+        self.set(list(self._ways), LinkConditions())
 
     def close(self) -> None:
         """Drop everything and end the thread."""
@@ -305,7 +305,7 @@ class Network:
     async def _attach(self, node_id: int, target: Address, listener: socket.socket) -> None:
         self._acceptors.append(Acceptor(listener, partial(self._link, node_id, target)))
 
-    async def _set(self, ways: list[tuple[int, int]], conditions: Conditions) -> None:
+    async def _set(self, ways: list[tuple[int, int]], conditions: LinkConditions) -> None:
         for way in ways:
             self._ways[way].set(conditions)
 
@@ -332,7 +332,7 @@ def node_of(first: bytes) -> int:
 
 
 async def _first_bytes(client: socket.socket) -> bytes:
-    """What a client sends first, as far as the end of its client id unless the client ends."""
+    """The first bytes of a client, up to the end of its client id unless the client ends."""
     loop = asyncio.get_running_loop()
     data = b""
     wanted = _HEADER_BYTES + _CLIENT_ID_BYTES_MAX

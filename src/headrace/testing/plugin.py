@@ -58,7 +58,7 @@ def pytest_runtest_makereport(
 
 
 def _logs_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    """What the brokers among a test's arguments have said, each with its name."""
+    """The logs of the brokers among a test's arguments, each with its name."""
     arguments: dict[str, Any] = getattr(item, "funcargs", {})
     # Without a broker in the run there is no need to import what one is.
     broker = sys.modules.get("headrace.testing.broker")
@@ -102,7 +102,7 @@ def headrace_cluster(pytestconfig: pytest.Config) -> Iterator["Cluster"]:
 
 @pytest.fixture(scope="session")
 def headrace_bootstrap_servers(headrace_broker: "Broker") -> str:
-    """Where clients find the shared broker, as `127.0.0.1:PORT`."""
+    """The address of the shared broker, as `127.0.0.1:PORT`."""
     return headrace_broker.bootstrap_servers
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import headrace
-from headrace.broker.app import Broker, StartError
+from headrace.broker.app import BrokerServer, StartError
 from headrace.client.blocking import LoopThread
 from headrace.client.errors import Closed, TimedOut
 from headrace.config import broker_config
@@ -28,6 +28,23 @@ PYTHON_WARNING = re.compile(r"\b[A-Z]\w*Warning: ")
 
 # "error" in the tests of headrace itself: a warning of Python's own fails the stop of the broker.
 WARNINGS_VARIABLE = "HEADRACE_TEST_WARNINGS"
+
+
+def start_child(
+    prefix: Sequence[str], python: Sequence[str], argument: str, environment: Mapping[str, str]
+) -> "subprocess.Popen[str]":
+    """Start `headrace.testing.child` with this argument; `prefix` is a command that runs it."""
+    return subprocess.Popen(
+        [*prefix, *python, "-m", "headrace.testing.child", argument],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=dict(environment),
+        # Ctrl-C is for the tests, which stop their brokers in their own order.
+        process_group=0,
+    )
 
 
 class BrokerProcess:
@@ -63,24 +80,11 @@ class BrokerProcess:
         """Start the process; `wait_until_ready` must follow."""
         self._reap()
         arguments = {"properties": dict(properties), "remove": str(remove) if remove else None}
-        process = subprocess.Popen(
-            [
-                *self._prefix,
-                sys.executable,
-                "-P",
-                *(["-W", "error"] if _warnings_are_errors() else []),
-                "-m",
-                "headrace.testing.child",
-                json.dumps(arguments),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=environment(Path(headrace.__file__).parents[1]),
-            # Ctrl-C is for the tests, which stop their brokers in their own order.
-            process_group=0,
+        process = start_child(
+            self._prefix,
+            [sys.executable, "-P", *(["-W", "error"] if _warnings_are_errors() else [])],
+            json.dumps(arguments),
+            environment(Path(headrace.__file__).parents[1]),
         )
         self._settled = threading.Event()
         self._ready = threading.Event()
@@ -248,7 +252,7 @@ class BrokerThread:
         self._log = log
         self._stop_timeout_s = stop_timeout_s
         self._thread: LoopThread | None = None
-        self._broker: Broker | None = None
+        self._broker: BrokerServer | None = None
         self._handler: LogHandler | None = None
         self._bug: tuple[str, BaseException] | None = None
 
@@ -262,7 +266,7 @@ class BrokerThread:
 
     def start(self, properties: Mapping[str, str], start_timeout_s: float) -> None:
         """Return once the broker serves."""
-        broker = Broker(broker_config(properties))
+        broker = BrokerServer(broker_config(properties))
         if self._thread is not None:
             self._end()  # A bug has ended it.
         self._bug = None

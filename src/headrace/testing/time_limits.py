@@ -32,7 +32,7 @@ _observers: list[Callable[[float, float], None]] = []
 
 
 def slowness() -> float:
-    """How many times slower this machine is now than a quiet one with good cores; at least 1.
+    """The factor by which this machine is slower now than a quiet one; at least 1.
 
     It is the time that a core takes for a fixed piece of work, times the processes that share one.
     """
@@ -67,7 +67,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """What is left of it now, or 0. Later there may be more."""
+        """The time left of it now, or 0. Later there may be more."""
         taken_s = self.taken_s
         left_s = self._seconds - taken_s
         return left_s if left_s > 0 else max(scaled(self._seconds) - taken_s, 0.0)
@@ -97,7 +97,7 @@ def wait_in_parts(wait: Callable[[float], bool], seconds: float) -> bool:
 def wait_until(
     found: Callable[[], Found | None], seconds: float, problem: Callable[[], str] | str
 ) -> Found:
-    """What `found` returns as soon as it is neither None nor False; AssertionError if never."""
+    """The result of `found` once it is neither None nor False; AssertionError if never."""
     deadline = Deadline(seconds)
     while (result := found()) is None or result is False:
         if deadline.has_passed:

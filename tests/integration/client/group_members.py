@@ -1,12 +1,12 @@
-"""Members of groups made of `Group` alone: a host that writes down what it is told."""
+"""Members of groups made of `GroupMember` alone: a host that writes down what it is told."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.client.cluster import Cluster
-from headrace.client.consumer.group import Group
+from headrace.client.cluster import ClusterClient
+from headrace.client.consumer.group import GroupMember
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
 from headrace.net.addresses import parse_addresses
@@ -34,8 +34,8 @@ class Member:
         )
         self.host = Host(topics)
         self.metrics = ConsumerMetrics()
-        self.cluster = Cluster(parse_addresses(address), client_id=self.options.client_id)
-        self.group = Group(
+        self.cluster = ClusterClient(parse_addresses(address), client_id=self.options.client_id)
+        self.group = GroupMember(
             self.cluster, self.options, self.host, self.metrics, client_id=self.options.client_id
         )
 

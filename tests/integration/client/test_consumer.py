@@ -16,10 +16,9 @@ from headrace.client.errors import (
     NoOffset,
     SerializationFailed,
     TimedOut,
-    UnknownTopic,
     Unreachable,
 )
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, UnknownTopic
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition

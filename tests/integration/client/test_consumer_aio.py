@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer.aio import Consumer
+from headrace.aio import Consumer
 from headrace.client.consumer.rebalance_listener import RebalanceListener
-from headrace.client.errors import Closed, IllegalState, UnknownTopic, Unreachable
+from headrace.client.errors import Closed, IllegalState, Unreachable
 from headrace.client.types import OffsetAndMetadata
+from headrace.errors import UnknownTopic
 from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.integration.client.feeding import create_topic, feed

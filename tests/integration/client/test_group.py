@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.client.errors import CommitFailed, UnknownTopic
+from headrace.client.errors import CommitFailed
 from headrace.client.types import OffsetAndMetadata
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,

@@ -69,6 +69,16 @@ def values_of(address: str, tp: TopicPartition, level: str = "read_committed") -
     return found
 
 
+def wait_until_complete(address: str, topic: str) -> None:
+    """Wait until the last transaction of a test's producer has its markers in all partitions.
+
+    A commit or abort of Apache Kafka is answered before that. A new producer with the same
+    transactional id waits for it, and fences the old one.
+    """
+    with headrace.Producer(bootstrap_servers=address, transactional_id=f"{topic}-writer") as newer:
+        newer.init_transactions()
+
+
 def test_what_is_committed_counts_and_what_is_aborted_does_not(
     address: str, tp: TopicPartition, open_producer: Open, version: int
 ) -> None:
@@ -135,6 +145,7 @@ def test_columns_have_what_rows_have(
             producer.abort_transaction()
         else:
             producer.commit_transaction()
+    wait_until_complete(address, tp.topic)
     found: list[bytes] = []
     with reader(address, tp) as consumer:
         while len(found) < 200:
@@ -200,6 +211,7 @@ def test_a_member_that_has_left_commits_nothing(
     producer.abort_transaction()
     with producer.transaction():
         producer.send_offsets_to_transaction({tp: 1}, group)
+    wait_until_complete(address, topic)
     with headrace.Admin(bootstrap_servers=address) as admin:
         assert admin.group_offsets(group)[tp].offset == 1
     assert values_of(address, tp) == []
@@ -221,6 +233,7 @@ def test_a_record_that_fails_aborts_its_block_and_not_the_next(
         too_much()
     with producer.transaction():
         producer.send(tp.topic, b"next")
+    wait_until_complete(address, tp.topic)
     assert values_of(address, tp) == [b"next"]
 
 
@@ -239,6 +252,7 @@ def test_a_producer_that_is_replaced_learns_it_and_its_work_is_gone(
         replaced()
     with pytest.raises(headrace.ProducerFenced):
         old.begin_transaction()
+    wait_until_complete(address, tp.topic)
     assert values_of(address, tp) == [b"new"]
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.broker.app import Broker
+from headrace.broker.app import BrokerServer
 from headrace.config import broker_config
 from headrace.errors import ErrorCode
 from headrace.protocol.messages import incremental_alter_configs as alter
@@ -42,7 +42,7 @@ def with_controller(directory: Path, test: Callable[[Wire], None]) -> None:
             test(wire)
 
     async def run() -> None:
-        controller = Broker(broker_config(settings))
+        controller = BrokerServer(broker_config(settings))
         await controller.start()
         try:
             await asyncio.to_thread(ask, controller.listeners[0].port)

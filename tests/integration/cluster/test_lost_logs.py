@@ -11,7 +11,7 @@ import pytest
 
 from headrace import Producer
 from headrace.errors import ErrorCode
-from headrace.protocol.records import encode_batch
+from headrace.protocol.records import HEADER_SIZE, encode_batch
 from headrace.testing.cluster import Cluster
 from headrace.testing.time_limits import scaled
 from tests.integration.cluster.replicas import wait_until_identical
@@ -39,6 +39,13 @@ def flip_a_bit_of_the_topic_id(log: Path) -> None:
 def zero_the_topic_id(log: Path) -> None:
     path = log / "partition.metadata"
     path.write_bytes(bytes(path.stat().st_size))
+
+
+def flip_a_bit_of_the_records(log: Path) -> None:
+    path = min(log.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[HEADER_SIZE + 5] ^= 1
+    path.write_bytes(data)
 
 
 def empty_the_directory(log: Path) -> None:
@@ -111,6 +118,29 @@ def test_a_replica_whose_log_is_lost_is_filled_by_the_others(
     assert f"{topic}-0 begins with an empty log" in cluster.broker(VICTIM).log
 
 
+def test_a_damaged_log_is_fetched_again_as_the_plan_of_its_repair_says(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = cluster.create_topic(min_insync_replicas=2, flush_messages=1)
+    # More than one batch, so that a whole one follows on the damage.
+    values = [value for _ in range(2) for value in write(cluster.bootstrap_servers, topic)]
+    broker = cluster.broker(VICTIM)
+    log = broker.data_dir / f"{topic}-0"
+    cluster.wait_for_isr(topic, 3, timeout_s=scaled(60))
+    flip_a_bit_of_the_records(log)
+    command = [headrace_command(), "log", "repair", str(log)]
+    shown = run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 1, shown
+    [directory] = re.findall(r"^(.*): offsets \d+ to \d+, ", shown.stdout, re.MULTILINE)
+    advice = "If another replica has the log whole, (.*): it fetches the log"
+    [steps] = re.findall(advice, shown.stdout)
+    assert steps == "stop the broker, move this directory away, and start it again"
+    broker.stop()
+    Path(directory).rename(tmp_path / "away")
+    broker.start()
+    check_all_is_there(cluster, topic, values)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -157,3 +187,23 @@ def test_the_advice_about_a_lost_log_without_another_replica_can_be_followed(
         with Wire(broker.address) as wire:
             assert produce(wire, "orders", one_record()).error_code == 0
         assert [one.value for one in read_all(broker.address, "orders", 1)] == others
+
+
+def test_the_advice_about_a_directory_in_the_way_of_a_new_log_can_be_followed(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        (broker.data_dir / "orders-0").mkdir()
+        create_topic(broker.address, "orders")
+        with Wire(broker.address) as wire:
+            refused = produce(wire, "orders", one_record())
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        [(end, path)] = re.findall(
+            r"orders-0 is offline until (.*): \S+: (\S+) is there already: move it away",
+            broker.log_text,
+        )
+        assert end == "a restart"
+        Path(path).rename(tmp_path / "away")
+        broker.restart()
+        with Wire(broker.address) as wire:
+            assert produce(wire, "orders", one_record()).error_code == 0

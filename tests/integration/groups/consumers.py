@@ -1,15 +1,14 @@
 """Groups of consumer processes, seen from the test: start, kill, and what they must agree on."""
 
 import json
+import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import psutil
@@ -20,10 +19,10 @@ from headrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignm
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from headrace.protocol.schema import RESPONSE_ELEMENTS_MAX, schema_of
 from headrace.testing.time_limits import Deadline, scaled
+from tests.fork_server import MEMBER, Streams, server_of
 from tests.integration.groups.member import Options
 from tests.integration.wire import Wire
 
-ROOT = Path(__file__).resolve().parents[3]
 SECONDS = scaled(60)
 EXIT_SECONDS = 20.0
 
@@ -57,17 +56,9 @@ class Member:
         self.reports: list[Report] = []
         # When it stopped working without saying so.
         self.killed_at: float | None = None
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.integration.groups.member",
-                json.dumps(options._asdict()),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        )
+        streams = Streams(subprocess.PIPE, subprocess.PIPE, None)
+        arguments = [json.dumps(options._asdict())]
+        self._process = server_of(MEMBER, os.environ).start(arguments, os.environ, streams)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 

@@ -9,11 +9,11 @@ import pytest
 from headrace.net.addresses import Address
 from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.testing.network import CLIENTS, Conditions, Network
+from headrace.testing.network import CLIENTS, LinkConditions, Network
 from headrace.testing.ports import listen_on_unused_port
 from headrace.testing.time_limits import scaled
 
-BLOCKED = Conditions(blocked=True)
+BLOCKED = LinkConditions(blocked=True)
 SHORT_S = 0.2
 LONG_S = scaled(60)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from headrace.net.addresses import Address
-from headrace.testing.network import Conditions, Proxy
+from headrace.testing.network import LinkConditions, Proxy
 from headrace.testing.ports import listen_on_unused_port
 from headrace.testing.time_limits import scaled
 from tests.support import unused_port
@@ -58,7 +58,7 @@ def test_a_stream_stays_in_order_while_its_speed_changes() -> None:
         thread = send_all(server)
         received = b""
         for latency_s, rate in [(0.05, None), (0.0, 1e6), (0.02, 1e7), (0.0, None)]:
-            proxy.slow(Conditions(latency_s, rate))
+            proxy.slow(LinkConditions(latency_s, rate))
             received += client.recv(65_536)
         assert received + receive_all(client) == PAYLOAD
         thread.join()
@@ -82,7 +82,7 @@ def test_a_connection_to_nobody_ends() -> None:
 
 def test_what_waits_in_a_proxy_goes_with_it() -> None:
     with connected() as (proxy, client, server):
-        proxy.slow(Conditions(latency_s=600))
+        proxy.slow(LinkConditions(latency_s=600))
         server.sendall(b"late")
         proxy.close()
         proxy.close()

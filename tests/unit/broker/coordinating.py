@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.broker.cluster.channels import Peers
+from headrace.broker.cluster.channels import BrokerChannels
 from headrace.broker.metadata_store import MetadataStore
 from headrace.metadata.image import Image, PartitionImage, TopicImage
 from headrace.protocol.schema import Message
@@ -39,8 +39,8 @@ class FakePeers:
         return self.answer(self.here, request)
 
     @property
-    def as_peers(self) -> Peers:
-        return cast("Peers", self)
+    def as_peers(self) -> BrokerChannels:
+        return cast("BrokerChannels", self)
 
     async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Message:
         self.asked.append((broker_id, request))

@@ -6,16 +6,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.broker.fetch_purgatory import FetchPurgatory, Outgoing
+from headrace.broker.fetch_purgatory import FetchMemory, FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.node import Node
-from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
 from headrace.config import TopicConfig, broker_config
-from headrace.config.settings import LONG_MAX
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage
+from headrace.metadata.image import BrokerImage, EndpointImage, Image, PartitionImage, TopicImage
+from headrace.options import LONG_MAX
 from headrace.protocol.apis import RequestHeader
 from headrace.protocol.records import encode_batch
 from headrace.replication.throttle import Throttle
@@ -74,7 +74,7 @@ class OneNode:
             replicas=self.replicas,
             fetch_purgatory=(purgatory := FetchPurgatory()),
             fetch_sessions=FetchSessions(10, Random(1), purgatory),
-            outgoing=Outgoing(),
+            outgoing=FetchMemory(),
             store=SimpleNamespace(image=image_of(LEADS)),
             membership=self.membership,
             closing=False,
@@ -103,7 +103,7 @@ class OneNode:
         log = Log.open(
             Files(), str(self.directory / str(name)), name, config, now_ms, topic_id=TOPIC_ID
         )
-        partition = Partition(name, log, config, Flusher(cast("Any", None)), isr=isr)
+        partition = Partition(name, log, config, FlushQueue(cast("Any", None)), isr=isr)
         if image.leader == 1:
             partition.lead(image, now_ms)
         else:
@@ -130,7 +130,7 @@ def image_of(*partitions: PartitionImage, fenced: Sequence[int] = ()) -> Image:
                 broker_id=number,
                 epoch=number * 10,
                 incarnation_id=bytes(16),
-                endpoints=(Endpoint("PLAINTEXT", f"10.0.0.{number}", 9092, 0),),
+                endpoints=(EndpointImage("PLAINTEXT", f"10.0.0.{number}", 9092, 0),),
                 rack=f"rack-{number}",
                 fenced=number in fenced,
             )

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.cluster.channels import Link
-from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.cluster.channels import NodeChannel
+from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import BrokerImage, Endpoint, Image, PartitionImage
+from headrace.metadata.image import BrokerImage, EndpointImage, Image, PartitionImage
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.fetch import (
@@ -87,7 +87,7 @@ def brokers(*epochs: tuple[int, int]) -> Image:
                 broker_id,
                 epoch,
                 bytes(16),
-                (Endpoint("PLAINTEXT", "leader", 9092, 0),),
+                (EndpointImage("PLAINTEXT", "leader", 9092, 0),),
                 None,
                 False,
             )
@@ -139,7 +139,7 @@ class Leader:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def link(self, address_of: Callable[[], Address | None], client_id: str) -> Link:
+    def link(self, address_of: Callable[[], Address | None], client_id: str) -> NodeChannel:
         link = FakeLink(self, client_id)
         self.links.append(link)
         return link  # type: ignore[return-value]
@@ -291,7 +291,7 @@ def follower_of(
     leader_id: int = 1,
     epoch: int = 1,
     config: TopicConfig | None = None,
-    flusher: Flusher | None = None,
+    flusher: FlushQueue | None = None,
     high_watermark: int = 0,
 ) -> Partition:
     """A partition of node 2 that follows a leader."""

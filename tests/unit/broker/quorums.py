@@ -9,13 +9,13 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from headrace.broker.metadata_store import MetadataStore
-from headrace.broker.quorum.quorum import Quorum
-from headrace.broker.thread_pools import Workers
+from headrace.broker.quorum.quorum import QuorumNode
+from headrace.broker.thread_pools import ThreadPools
 from headrace.config import BrokerConfig, Listener, TopicConfig
 from headrace.config.cluster import QuorumVoter
 from headrace.errors import HeadraceError, KafkaError, StorageError
-from headrace.metadata.image import Image, ResourceType
-from headrace.metadata.records import Result
+from headrace.metadata.image import ConfigResourceType, Image
+from headrace.metadata.records import CommandResult
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed, NoAnswer
 from headrace.protocol.apis import Api, served_versions
@@ -79,7 +79,7 @@ class FaultyFiles(Files):
         self.sync()
 
 
-class InlineWorkers(Workers):
+class InlineWorkers(ThreadPools):
     """Work of threads, done by the loop a turn later, or once it is no longer `held`."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Member:
             TopicConfig(retention_ms=-1, retention_bytes=-1),
             clock.now_ms(),
         )
-        self.quorum = Quorum(
+        self.quorum = QuorumNode(
             self.log,
             self.files,
             self.config,
@@ -156,18 +156,18 @@ class Member:
         self.log.close(clean=False)
 
     def value(self, name: str) -> str | None:
-        return self.store.image.config_of(ResourceType.BROKER, "").get(name)
+        return self.store.image.config_of(ConfigResourceType.BROKER, "").get(name)
 
     async def put(self, name: str, value: str) -> int:
         return await self.store.submit(put(name, value))
 
 
-def put(name: str, value: str) -> Callable[[Image, int], Result[int]]:
+def put(name: str, value: str) -> Callable[[Image, int], CommandResult[int]]:
     """A command that answers with the offset of its record."""
     record = ConfigRecord(
-        resource_type=ResourceType.BROKER, resource_name="", name=name, value=value
+        resource_type=ConfigResourceType.BROKER, resource_name="", name=name, value=value
     )
-    return lambda _, offset: Result((record,), offset)
+    return lambda _, offset: CommandResult((record,), offset)
 
 
 class Network:
@@ -228,7 +228,7 @@ class FakeLink:
         pass
 
 
-async def answer_of(quorum: Quorum, request: Any) -> Any:
+async def answer_of(quorum: QuorumNode, request: Any) -> Any:
     """What the handlers of a node answer."""
     try:
         match request.api_key:

@@ -9,15 +9,15 @@ import pytest
 import uvloop
 
 from headrace.broker.fetch_purgatory import DelayedFetch, FetchPurgatory
-from headrace.broker.fetch_sessions import FetchSession, ReadLimit, WantedPartition
+from headrace.broker.fetch_sessions import FetchSession, ReadLimit, SessionPartition
 from headrace.broker.replication.partition import Partition
 
 LONG_S = 3600.0
 FOLLOWER, CONSUMER, STABLE = ReadLimit.LOG_END, ReadLimit.HIGH_WATERMARK, ReadLimit.LAST_STABLE
 
 
-def read(index: int = 0, limit: ReadLimit = CONSUMER) -> WantedPartition:
-    return WantedPartition("t", b"", index, 0, 1000, -1, -1, limit=limit)
+def read(index: int = 0, limit: ReadLimit = CONSUMER) -> SessionPartition:
+    return SessionPartition("t", b"", index, 0, 1000, -1, -1, limit=limit)
 
 
 class FakePartition:
@@ -41,7 +41,7 @@ def on_loop(test: Callable[[FetchPurgatory], Coroutine[Any, Any, None]]) -> None
     async def run() -> None:
         purgatory = FetchPurgatory()
         await test(purgatory)
-        held = (purgatory._of_sessions, purgatory._without_session)
+        held = (purgatory._session_fetches, purgatory._sessionless_fetches)
         assert held == ({}, {}), "a fetch that waits no more is forgotten"
 
     asyncio.run(run())
@@ -124,7 +124,7 @@ def test_a_reader_of_transactions_waits_until_the_last_stable_offset_moves() -> 
     async def test(purgatory: FetchPurgatory) -> None:
         partition = make_partition()
         wanted = read(limit=STABLE)
-        wanted.saw_stable(5, 5)
+        wanted.note_stable_offset(5, 5)
         fetch = purgatory.park([(wanted, partition)], 100, LONG_S)
         move_offsets(partition, 9, 5)
         purgatory.committed(partition, 1000)
@@ -136,7 +136,7 @@ def test_a_reader_of_transactions_waits_until_the_last_stable_offset_moves() -> 
     on_loop(test)
 
 
-def make_session(replica_id: int, *reads: WantedPartition) -> FetchSession:
+def make_session(replica_id: int, *reads: SessionPartition) -> FetchSession:
     session = FetchSession(Random(1).randrange(100), reads, replica_id, 0)
     session.changed.clear()
     return session

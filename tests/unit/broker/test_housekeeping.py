@@ -23,7 +23,16 @@ def test_old_records_that_are_deleted_soon_after_their_append_are_explained(
     append(log, timestamp=1_577_836_800_000)
     now_ms = log.active.modified_ms()
     partition = SimpleNamespace(name=NAME, log=log, high_watermark=1, log_start_moved=lambda: None)
-    node: Any = SimpleNamespace(replicas=[partition], clock=SimpleNamespace(now_ms=lambda: now_ms))
+
+    async def flush(note: Any, offset: int) -> None:
+        assert (note, offset) == (log.note_start, 1), "the log start is durable before segments go"
+        note(offset)
+
+    node: Any = SimpleNamespace(
+        replicas=[partition],
+        clock=SimpleNamespace(now_ms=lambda: now_ms),
+        workers=SimpleNamespace(flush=flush),
+    )
     with caplog.at_level(logging.INFO):
         asyncio.run(Housekeeping(node, None, None).retire_segments())  # type: ignore[arg-type]
     deleted, advice = caplog.records
@@ -59,16 +68,16 @@ def test_a_full_directory_is_told_with_what_to_do_and_the_controller_hears_of_it
     heartbeats: list[str] = []
     node: Any = SimpleNamespace(
         logs=SimpleNamespace(directories=[directory]),
-        membership=SimpleNamespace(hurry=lambda: heartbeats.append("now")),
-        replicas=SimpleNamespace(open_short=lambda config: iter(())),
+        membership=SimpleNamespace(heartbeat_now=lambda: heartbeats.append("now")),
+        replicas=SimpleNamespace(reopen_after_shortage=lambda config: iter(())),
         config=None,
     )
     housekeeping = Housekeeping(node, None, None)  # type: ignore[arg-type]
-    asyncio.run(housekeeping.watch_room())
+    asyncio.run(housekeeping.check_free_space())
     assert caplog.records == []
     directory.room.refused(DiskFull("no room"), 1 << 60)
     for _ in range(3):
-        asyncio.run(housekeeping.watch_room())
+        asyncio.run(housekeeping.check_free_space())
     [line] = caplog.records
     assert line.levelno == logging.ERROR
     assert f"the data directory {tmp_path} is full: " in line.getMessage()

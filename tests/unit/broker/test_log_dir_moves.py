@@ -9,13 +9,13 @@ from typing import Any
 
 from headrace.broker.compactor import Compactor
 from headrace.broker.log_dir_moves import LogDirMoves
-from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
-from headrace.config.settings import LONG_MAX
 from headrace.metadata.image import PartitionImage
+from headrace.options import LONG_MAX
 from headrace.storage.log_manager import LogManager
-from tests.unit.broker.test_partition import ByHand, batch
+from tests.unit.broker.replication.test_partition import ByHand, batch
 from tests.unit.storage.logs import NAME, NOW_MS, SMALL, TOPIC_ID, UnsyncedFiles, config, read_all
 
 ALONE = PartitionImage(replicas=(1,), isr=(1,), leader=1)
@@ -56,7 +56,7 @@ class World:
         self.moves.prefer(NAME, self.logs.directories[0])
         log = self.logs.create(NAME, TOPIC_ID, settings, NOW_MS)
         self.executor = ByHand()
-        self.partition = Partition(NAME, log, settings, Flusher(self.executor))
+        self.partition = Partition(NAME, log, settings, FlushQueue(self.executor))
         self.partition.lead(ALONE, NOW_MS)
         self.steps = Steps()
         self.rate = LONG_MAX
@@ -66,7 +66,7 @@ class World:
             workers=self.steps,
             clock=SimpleNamespace(now_ms=lambda: NOW_MS),
             rng=SimpleNamespace(randbytes=bytes),
-            move_wanted=asyncio.Event(),
+            move_requested=asyncio.Event(),
             config=SimpleNamespace(
                 replica_alter_log_dirs_io_max_bytes_per_second=self.rate, log_cleaner_enable=True
             ),
@@ -79,7 +79,7 @@ class World:
 
     def begin(self, number: int = 1) -> None:
         self.moves.begin(NAME, self.logs.directories[number], NOW_MS)
-        self.node.move_wanted.set()
+        self.node.move_requested.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
@@ -130,7 +130,7 @@ def test_what_is_appended_during_every_step_is_in_the_new_log(tmp_path: Path) ->
         values = [value for _, value in read_all(world.partition.log)]
         assert values[50:] == [b"during a piece", b"during the flush", b"after"]
         assert len(values) == 53
-        await world.until(lambda: "settle" in world.steps.done)
+        await world.until(lambda: "make_durable" in world.steps.done)
 
     run(tmp_path, test)
 
@@ -157,7 +157,7 @@ def test_a_topic_may_be_deleted_during_any_step(tmp_path: Path) -> None:
         await world.until(lambda: not world.moves.futures)
         await world.mover.stop()
 
-    for step in ("_copy_piece", "prepare", "settle"):
+    for step in ("_copy_piece", "prepare", "make_durable"):
         run(tmp_path / step, test)
         left = [one for one in (tmp_path / step).glob("*/orders*") if "-delete" not in one.name]
         assert not left
@@ -166,7 +166,7 @@ def test_a_topic_may_be_deleted_during_any_step(tmp_path: Path) -> None:
 def test_a_record_waits_for_the_flush_of_the_log_that_it_has_moved_to(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         world.append(b"a")
-        waiting = world.partition.committed(0)
+        waiting = world.partition.when_committed(0)
         assert waiting is not None
         world.begin()
         await world.until(lambda: world.home == "b")

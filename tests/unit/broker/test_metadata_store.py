@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import Image, ResourceType
-from headrace.metadata.records import Result
+from headrace.metadata.image import ConfigResourceType, Image
+from headrace.metadata.records import CommandResult
 from tests.unit.broker.quorums import Cluster, Member, put
 
 
@@ -30,8 +30,8 @@ def test_commands_see_what_those_before_them_did_and_share_a_flush(tmp_path: Pat
     async def test(node: Member) -> None:
         seen: list[str | None] = []
 
-        def command(image: Image, offset: int) -> Result[int]:
-            seen.append(image.config_of(ResourceType.BROKER, "").get("a"))
+        def command(image: Image, offset: int) -> CommandResult[int]:
+            seen.append(image.config_of(ConfigResourceType.BROKER, "").get("a"))
             return put("a", str(offset))(image, offset)
 
         before = node.files.syncs
@@ -47,7 +47,7 @@ def test_commands_see_what_those_before_them_did_and_share_a_flush(tmp_path: Pat
 
 
 def test_a_command_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
-    def refuse(image: Image, offset: int) -> Result[None]:
+    def refuse(image: Image, offset: int) -> CommandResult[None]:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
 
     async def test(node: Member) -> None:
@@ -65,7 +65,7 @@ def test_a_command_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
 
 
 def test_a_bug_in_a_command_leaves_nobody_waiting(tmp_path: Path) -> None:
-    def broken(image: Image, offset: int) -> Result[None]:
+    def broken(image: Image, offset: int) -> CommandResult[None]:
         raise ZeroDivisionError
 
     async def test(node: Member) -> None:
@@ -111,8 +111,8 @@ def test_a_command_without_records_waits_for_the_commit_of_what_it_saw(
         async def slow(old: Image, new: Image) -> None:
             await asyncio.sleep(60)
 
-        def look(image: Image, _: int) -> Result[str | None]:
-            return Result((), image.config_of(ResourceType.BROKER, "").get("a"))
+        def look(image: Image, _: int) -> CommandResult[str | None]:
+            return CommandResult((), image.config_of(ConfigResourceType.BROKER, "").get("a"))
 
         leader.store.follow(slow)
         writing = asyncio.create_task(leader.put("a", "1"))

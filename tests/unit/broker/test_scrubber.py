@@ -27,7 +27,9 @@ async def at_once(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class Host:
-    """Broker 1 with one partition that has closed segments; `isr` are its replicas in sync."""
+    """Broker 1 with one partition of four segments; `isr` are its replicas in sync."""
+
+    is_applied = True
 
     def __init__(self, directory: Path, clock: FakeClock, **settings: int) -> None:
         self.directory = DataDirectory(Files(), str(directory))
@@ -54,7 +56,7 @@ class Host:
                 directories=[self.directory],
                 files=Files(),
                 failed={},
-                home_of=lambda _: self.directory,
+                directory_of=lambda _: self.directory,
             ),
         )
 
@@ -112,7 +114,7 @@ def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno == level]
 
 
-def test_closed_segments_are_read_and_that_is_told(
+def test_segments_are_read_and_that_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -120,23 +122,22 @@ def test_closed_segments_are_read_and_that_is_told(
     async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
         start()
         await asyncio.sleep(10)
-        size = sum(one.size for one in host.log.segments[:3])
+        size = sum(one.size for one in host.log.segments)
         [line] = lines(caplog, logging.INFO)
-        assert line == (
-            f"scrubbed 3 closed segments with {size} bytes in {tmp_path}: all are intact"
-        )
-        assert (host.written.segment_count, host.written.byte_count) == (3, size)
+        assert line == (f"scrubbed 4 segments with {size} bytes in {tmp_path}: all are intact")
+        assert (host.written.segment_count, host.written.byte_count) == (4, size)
+        await asyncio.sleep(600)
+        assert len(caplog.records) == 1, "an hour has not passed"
         await asyncio.sleep(3600)
-        assert len(caplog.records) == 1, "a day has not passed"
-        await asyncio.sleep(86_400)
         assert len(caplog.records) == 2
 
-    try_scrubber(tmp_path, scenario)
+    try_scrubber(tmp_path, scenario, log_scrub_interval_ms=3_600_000)
 
 
 def test_it_keeps_to_its_rate(tmp_path: Path) -> None:
     async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
-        size = sum(one.size for one in host.log.segments[:3])
+        # The last segment is read twice: before all others, and in the pass.
+        size = sum(one.size for one in (*host.log.segments, host.log.segments[-1]))
         start()
         await asyncio.sleep(size / 1000 - 2)
         assert not host.written
@@ -152,11 +153,12 @@ def test_a_restart_goes_on_where_the_last_run_was(tmp_path: Path) -> None:
         await asyncio.sleep(2.5)
         await first.stop()
         halfway = host.written
-        assert 0 < halfway.segment_count < 3
+        assert 0 < halfway.segment_count < 4
         assert halfway.is_under_way
-        start()
-        await asyncio.sleep(10)
-        assert host.written.segment_count == 3
+        second = start()
+        await asyncio.sleep(halfway.byte_count / 1000 + 1)
+        await second.stop()
+        assert halfway.segment_count < host.written.segment_count <= 4
         assert host.written.started_ms == halfway.started_ms
 
     try_scrubber(tmp_path, scenario, log_scrub_bytes_per_second=1000)
@@ -282,3 +284,123 @@ def test_a_segment_that_cannot_be_opened_now_is_not_damaged(
         assert "not scrubbed" in lines(caplog, logging.WARNING)[0]
 
     try_scrubber(tmp_path, scenario)
+
+
+def test_after_a_start_the_last_segment_is_read_before_all_others(tmp_path: Path) -> None:
+    """A clean start believes all but the end, and the newest records are in the last segment."""
+
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.partition.isr = (1, 2)
+        host.flip(0)
+        host.flip(-1)
+        start()
+        await asyncio.sleep(0)
+        [(_, error)] = host.reported
+        assert host.log.active.log_path in error
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_what_the_start_has_scanned_is_not_read_first(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.log.recovery.scanned = True
+        host.partition.isr = (1, 2)
+        host.flip(0)
+        host.flip(-1)
+        start()
+        await asyncio.sleep(5)
+        [(_, error)] = host.reported
+        assert host.log.segments[0].log_path in error
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_every_start_is_followed_by_a_pass(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        first = start()
+        await asyncio.sleep(60)
+        await first.stop()
+        assert host.written.finished_ms > 0
+        host.flip(1)
+        second = start()
+        await asyncio.sleep(60)
+        await second.stop()
+        [damage] = host.written.damage
+        assert damage.key == (NAME, host.log.segments[1].base_offset)
+        assert host.written.finished_ms > 0
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_nothing_is_read_before_it_is_known_which_replicas_there_are(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.is_applied = False
+        start()
+        await asyncio.sleep(30)
+        assert not host.written
+        host.is_applied = True
+        await asyncio.sleep(5)
+        assert host.written.segment_count == 4
+
+    try_scrubber(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_damage_that_a_reader_has_met_is_found_soon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, isr: tuple[int, ...]
+) -> None:
+    """Also where no pass is due, or ever."""
+
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.partition.isr = isr
+        start()
+        await asyncio.sleep(5)
+        segment = host.log.segments[2]
+        offset = segment.base_offset
+        host.flip(2)
+        host.log.suspect(offset + 1)
+        await asyncio.sleep(2)
+        assert len(host.reported) == len(isr) - 1
+        [damage] = host.written.damage
+        assert damage.key == (NAME, offset)
+        if len(isr) == 1:
+            for _ in range(3):  # Readers come again and again.
+                host.log.suspect(offset + 1)
+                await asyncio.sleep(5)
+            [line] = lines(caplog, logging.ERROR)
+            assert f"{segment.log_path} is damaged: at position 0, " in line
+            assert f"headrace log repair {tmp_path}/{NAME}" in line
+            with pytest.raises(KafkaError) as refused:
+                host.log.read(offset, 1000, host.log.log_end_offset)
+            assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+            assert host.log.read(0, 1000, host.log.log_end_offset).records
+
+    try_scrubber(tmp_path, scenario, log_scrub_interval_ms=-1)
+
+
+def test_damage_is_looked_for_in_the_whole_log_if_it_is_not_where_a_reader_was(
+    tmp_path: Path,
+) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        start()
+        host.flip(1)
+        host.log.suspect(0)
+        await asyncio.sleep(2)
+        [damage] = host.written.damage
+        assert damage.key == (NAME, host.log.segments[1].base_offset)
+
+    try_scrubber(tmp_path, scenario, log_scrub_interval_ms=-1)
+
+
+def test_a_restored_segment_is_read_again_by_the_next_pass(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.flip(0)
+        start()
+        await asyncio.sleep(5)
+        with pytest.raises(KafkaError):
+            host.log.read(0, 1000, host.log.log_end_offset)
+        host.flip(0)
+        await asyncio.sleep(600)
+        assert host.log.read(0, 1000, host.log.log_end_offset).records
+
+    try_scrubber(tmp_path, scenario, log_scrub_interval_ms=300_000)

@@ -8,16 +8,16 @@ import pytest
 
 from headrace.broker.telemetry import (
     CLIENT_METRICS,
-    Asking,
     ClientAttributes,
+    ClientSubscription,
     ClientTelemetry,
     LatestPushes,
-    Subscribed,
     TelemetryPush,
+    TelemetryRequest,
     parse_subscription,
 )
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import ConfigResource
+from headrace.metadata.image import ConfigKey
 from headrace.types import uuid_text
 
 CLIENT = bytes(range(16))
@@ -35,13 +35,13 @@ class Clients:
         self.subscribe_to(*subscriptions)
 
     def subscribe_to(self, *subscriptions: Mapping[str, str]) -> None:
-        names = [ConfigResource(CLIENT_METRICS, str(n)) for n in range(len(subscriptions))]
-        self.telemetry.follow(dict(zip(names, subscriptions, strict=True)))
+        names = [ConfigKey(CLIENT_METRICS, str(n)) for n in range(len(subscriptions))]
+        self.telemetry.update_subscriptions(dict(zip(names, subscriptions, strict=True)))
 
-    def asking(self) -> Asking:
-        return Asking(ALICE, self.connection, self.now_ms)
+    def asking(self) -> TelemetryRequest:
+        return TelemetryRequest(ALICE, self.connection, self.now_ms)
 
-    def get(self) -> Subscribed:
+    def get(self) -> ClientSubscription:
         return self.telemetry.subscribe(CLIENT, self.asking())
 
     def push(self, subscription_id: int, **changes: Any) -> ErrorCode:
@@ -151,8 +151,8 @@ def test_a_changed_subscription_has_another_id_and_is_told_at_once() -> None:
 def test_configs_of_other_resources_change_nothing() -> None:
     clients = Clients({"metrics": "a"})
     wanted = clients.get()
-    name = ConfigResource(CLIENT_METRICS, "0")
-    clients.telemetry.follow({name: {"metrics": "a"}, ConfigResource(2, "t"): {"x": "y"}})
+    name = ConfigKey(CLIENT_METRICS, "0")
+    clients.telemetry.update_subscriptions({name: {"metrics": "a"}, ConfigKey(2, "t"): {"x": "y"}})
     assert clients.push(wanted.subscription_id) == ErrorCode.NONE
 
 

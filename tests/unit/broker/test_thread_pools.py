@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headrace.broker.thread_pools import Workers
+from headrace.broker.thread_pools import ThreadPools
 from headrace.errors import StorageError
 from headrace.tasks import stop_on_bugs
 from headrace.testing.time_limits import scaled
@@ -26,7 +26,7 @@ def test_a_bug_in_work_whose_caller_is_gone_is_reported(error: Exception, is_bug
     async def test() -> None:
         loop = asyncio.get_running_loop()
         stop_on_bugs(loop, lambda *bug: bugs.append(bug))
-        workers = Workers()
+        workers = ThreadPools()
         go_on.set()
         with pytest.raises(type(error)):
             await workers.read(work)

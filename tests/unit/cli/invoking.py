@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.main import cli
 from headrace.client.admin.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from tests.unit.client.admin.fakes import AdminBrokers
 
 
@@ -30,9 +30,9 @@ def document(result: Result) -> Any:
 def use(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """Let the commands of a module talk to these brokers."""
 
-    def new_cluster(addresses: object = (), **options: Any) -> Cluster:
+    def new_cluster(addresses: object = (), **options: Any) -> ClusterClient:
         # Not by the brokers' clock: time passes for the threads of clients.
-        return Cluster([brokers.nodes[1]], connect=brokers.open, **options)  # type: ignore[arg-type]
+        return ClusterClient([brokers.nodes[1]], connect=brokers.open, **options)  # type: ignore[arg-type]
 
     def open_admin(bootstrap: str, timeout_s: float) -> Admin:
         return Admin.over(new_cluster(request_timeout_s=timeout_s, patient=False))
@@ -43,5 +43,5 @@ def use(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch, module: str) -> 
     monkeypatch.setattr("headrace.cli.clients.open_admin", open_admin)
     monkeypatch.setattr(f"{where}.open_admin", open_admin, raising=False)
     monkeypatch.setattr(f"{where}.now_ms", brokers.clock.now_ms, raising=False)
-    monkeypatch.setattr("headrace.client.producer.producer_engine.Cluster", new_cluster)
-    monkeypatch.setattr("headrace.client.consumer.consumer_engine.Cluster", new_cluster)
+    monkeypatch.setattr("headrace.client.producer.producer_engine.ClusterClient", new_cluster)
+    monkeypatch.setattr("headrace.client.consumer.consumer_engine.ClusterClient", new_cluster)

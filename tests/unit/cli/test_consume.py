@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from headrace.cli.consume import Reading
+from headrace.cli.consume import PartitionReader
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.records import encode_batch
@@ -74,10 +74,10 @@ def test_whether_open_transactions_are_read_is_chosen(
 def test_ctrl_c_ends_reading_and_is_no_failure(
     brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poll = Reading.poll
+    poll = PartitionReader.poll
     printed = False
 
-    def interrupted(self: Reading) -> object:
+    def interrupted(self: PartitionReader) -> object:
         nonlocal printed
         if printed:
             raise KeyboardInterrupt
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_reading_and_is_no_failure(
         printed = bool(records)
         return records
 
-    monkeypatch.setattr(Reading, "poll", interrupted)
+    monkeypatch.setattr(PartitionReader, "poll", interrupted)
     assert lines("u", "--follow") == ["e"]
 
 

@@ -12,7 +12,7 @@ from headrace.errors import ErrorCode, KafkaError, ProtocolError
             "topic a does not exist; list topics with `headrace topics list`, create one with"
             " `headrace topics create NAME`",
         ),
-        (KafkaError(ErrorCode.INVALID_CONFIG, "x; do y."), "x; do y"),
+        (KafkaError(ErrorCode.INVALID_CONFIG, "x", advice="do y."), "x; do y"),
         (
             KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "'a b' is no name"),
             "'a b' is no name (INVALID_TOPIC_EXCEPTION)",

@@ -13,7 +13,7 @@ from headrace.cli.output import (
     timestamp_text,
     value_line,
 )
-from headrace.cli.produce import Place, parse_json
+from headrace.cli.produce import InputLocation, parse_json
 from headrace.protocol.consumer_records import ConsumerRecord
 
 RECORD = ConsumerRecord(
@@ -63,7 +63,7 @@ def test_json_is_read_back_as_the_same_record(
     record = ConsumerRecord("t", 1, 2, timestamp, key=key, value=value, headers=tuple(headers))
     line = json_line(record)
     assert line.count(b"\n") == 1
-    read = parse_json(line, Place("x", 1))
+    read = parse_json(line, InputLocation("x", 1))
     assert read == (value, key, tuple(headers), 1, timestamp)
 
 

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from headrace.cli import produce as input_module
 from headrace.cli.produce import (
     InputError,
+    InputLocation,
     InputRecord,
-    Place,
-    Watch,
+    ReaderCallbacks,
     parse_json,
     read_lines,
     read_whole,
     split_key,
 )
 
-PLACE = Place("data.txt", 7)
+PLACE = InputLocation("data.txt", 7)
 
 
-def watch(read: list[int] | None = None) -> Watch:
-    return Watch((read if read is not None else []).append, nullcontext)
+def watch(read: list[int] | None = None) -> ReaderCallbacks:
+    return ReaderCallbacks((read if read is not None else []).append, nullcontext)
 
 
 @given(data=st.binary(max_size=200), chunk_bytes=st.integers(1, 20))

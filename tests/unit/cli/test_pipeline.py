@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from headrace.cli.interrupts import INTERRUPTED
-from headrace.cli.pipeline_display import Bars, Lines, line_of, seconds_text
+from headrace.cli.pipeline_display import ProgressBars, ProgressLines, line_of, seconds_text
 from headrace.pipelines.run.errors import PipelineFailed
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.queries import StopRequest
-from headrace.pipelines.run.run_state import Phase, RunState, locked, new_state, write_state
+from headrace.pipelines.run.run_state import RunPhase, RunState, locked, new_state, write_state
 from headrace.pipelines.spec.model import Pipeline
 from tests.unit.cli.invoking import document, invoke
 
@@ -54,7 +54,7 @@ def notes(tmp_path: Path) -> Path:
     return directory
 
 
-def a_state(phase: Phase, **more: Any) -> RunState:
+def a_state(phase: RunPhase, **more: Any) -> RunState:
     state = new_state("orders-by-region", master="local[2]", available_now=False)
     return replace(state, phase=phase, queries=(LAKE, OTHER), **more)
 
@@ -118,7 +118,7 @@ def test_status_of_a_pipeline_that_never_ran(file: Path) -> None:
 
 def test_status_of_a_run(file: Path, notes: Path) -> None:
     with locked(notes, "orders-by-region"):
-        write_state(notes, a_state(Phase.RUNNING))
+        write_state(notes, a_state(RunPhase.RUNNING))
         lines = invoke("pipeline", "status", str(file)).stdout.splitlines()
     assert lines[0].startswith("Pipeline orders-by-region: running since ")
     assert lines[0].endswith(", master local[2]")
@@ -130,11 +130,11 @@ def test_status_of_a_run(file: Path, notes: Path) -> None:
 
 
 def test_status_of_runs_that_are_over(file: Path, notes: Path) -> None:
-    write_state(notes, a_state(Phase.FAILED, error="a disk is full; make room"))
+    write_state(notes, a_state(RunPhase.FAILED, error="a disk is full; make room"))
     lines = invoke("pipeline", "status", str(file)).stdout.splitlines()
     assert lines[0].startswith("Pipeline orders-by-region: failed at ")
     assert lines[1] == "a disk is full; make room"
-    write_state(notes, a_state(Phase.RUNNING))
+    write_state(notes, a_state(RunPhase.RUNNING))
     found = document(invoke("pipeline", "status", str(file), "--json"))
     assert found["phase"] == "killed"
     assert found["queries"][0]["lag"] == 7
@@ -243,10 +243,10 @@ def test_run_passes_on_what_it_is_given_and_prints_how_it_ended(
 
     def runner(pipeline: Pipeline, **options: Any) -> RunState:
         given.update(options, pipeline=pipeline)
-        for phase in (Phase.STARTING, Phase.RUNNING):
+        for phase in (RunPhase.STARTING, RunPhase.RUNNING):
             options["on_progress"](a_state(phase))
         options["on_warning"]("records are gone")
-        return a_state(Phase.FINISHED)
+        return a_state(RunPhase.FINISHED)
 
     play(runner)
     arguments = ("--available-now", "--master", "local[1]", "--conf", "spark.a=1", "-b", "h:1")
@@ -267,7 +267,7 @@ def test_run_ends_with_the_status_of_how_it_was_stopped(
 ) -> None:
     def interrupted(pipeline: Pipeline, *, stop: StopRequest, **options: Any) -> RunState:
         stop.requested = stop.interrupted = True
-        return a_state(Phase.STOPPED)
+        return a_state(RunPhase.STOPPED)
 
     def failed(pipeline: Pipeline, **options: Any) -> RunState:
         raise PipelineFailed("pipeline orders-by-region, sink lake: a disk is full; make room")
@@ -286,13 +286,15 @@ def test_lines_tell_of_phases_and_batches_but_not_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = io.StringIO()
-    lines = Lines("orders", out, shown=True)
+    lines = ProgressLines("orders", out, shown=True)
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for at, batches in ((100, 5), (101, 6), (104, 7), (107, 8)):
         clock[0] = at
-        lines.show(replace(a_state(Phase.RUNNING), queries=(replace(LAKE, batches=batches),)))
-    lines.show(replace(a_state(Phase.STOPPING), queries=(replace(LAKE, batches=9, active=False),)))
+        lines.show(replace(a_state(RunPhase.RUNNING), queries=(replace(LAKE, batches=batches),)))
+    lines.show(
+        replace(a_state(RunPhase.STOPPING), queries=(replace(LAKE, batches=9, active=False),))
+    )
     lines.warn("records are\x1b gone")
     batch = "lake: batch 4, 1,234 rows, 410 rows/s, 3.0 s, lag 7"
     assert out.getvalue().splitlines() == [
@@ -308,8 +310,8 @@ def test_lines_tell_of_phases_and_batches_but_not_of_each(
 
 def test_bars_have_a_line_for_each_query() -> None:
     out = io.StringIO()
-    with Bars("orders", out) as bars:
-        bars.show(a_state(Phase.RUNNING))
+    with ProgressBars("orders", out) as bars:
+        bars.show(a_state(RunPhase.RUNNING))
         bars.warn("records are gone")
     text = out.getvalue()
     assert "headrace: records are gone" in text

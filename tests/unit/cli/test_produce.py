@@ -121,7 +121,7 @@ def test_ctrl_c_stops_reading_and_what_was_read_is_written(
     brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "headrace.cli.produce.Progress.advance",
+        "headrace.cli.produce.ProgressDisplay.advance",
         lambda self, count_bytes: os.kill(os.getpid(), signal.SIGINT),
     )
     result = invoke("produce", "t", stdin=b"1\n2\n")
@@ -146,7 +146,9 @@ def test_records_that_fail_are_named_and_the_rest_is_written(brokers: AdminBroke
     assert result.exit_code == 1
     assert values(brokers) == [b"ok", b"ok too"]
     first, second = result.stderr.splitlines()
-    assert first.startswith("headrace: line 2 of standard input not written: t-0: too large; send")
+    assert first.startswith(
+        "headrace: line 2 of standard input not written: partition t-0: too large; send"
+    )
     assert second.startswith("2 records, 8 B in ")
     found = invoke("produce", "t", "--json", stdin=lines)
     assert found.exit_code == 1
@@ -157,14 +159,17 @@ def test_of_many_failures_the_first_are_named_and_the_rest_counted(brokers: Admi
     brokers.produce_faults.extend([ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 30)
     result = invoke("produce", "t", "--batch-size", "1", "--no-idempotence", stdin=b"x\n" * 30)
     assert result.exit_code == 1
-    assert result.stderr.count("not written: t-0: topic authorization failed") == 10
+    assert result.stderr.count("not written: partition t-0: topic authorization failed") == 10
     assert "headrace: 20 further records not written\n" in result.stderr
 
 
 def test_records_that_fail_together_are_counted_after_the_first(brokers: AdminBrokers) -> None:
     brokers.produce_faults.append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     result = invoke("produce", "t", stdin=b"1\n2\n3\n")
-    assert "line 1 of standard input and 2 records after it not written: t-0" in result.stderr
+    assert (
+        "line 1 of standard input and 2 records after it not written: partition t-0"
+        in result.stderr
+    )
 
 
 def test_records_that_nobody_takes_in_time_are_named_with_the_reason(
@@ -175,7 +180,7 @@ def test_records_that_nobody_takes_in_time_are_named_with_the_reason(
     assert result.exit_code == 1
     assert re.search(
         r"headrace: line 1 of standard input and 1 record after it not written:"
-        r" t-0: not written within [\d.]+ s: NOT_ENOUGH_REPLICAS: t-0",
+        r" t-0: not written within [\d.]+ s: NOT_ENOUGH_REPLICAS: partition t-0",
         result.stderr,
     )
 

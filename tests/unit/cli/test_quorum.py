@@ -4,7 +4,7 @@ from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from headrace.types import uuid_text
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.admin.test_quorum import FOUR, ONE, QuorumBrokers
+from tests.unit.client.admin.test_cluster import FOUR, ONE, QuorumBrokers
 
 
 @pytest.fixture

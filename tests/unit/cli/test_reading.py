@@ -5,7 +5,7 @@ import pytest
 
 from headrace.cli import clients
 from headrace.cli import consume as reading_module
-from headrace.cli.consume import Reading, Skipped
+from headrace.cli.consume import PartitionReader, SkippedOffsets
 from headrace.client.errors import TimedOut, Unreachable
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.protocol.apis import Api
@@ -17,7 +17,7 @@ from tests.unit.cli.invoking import use
 from tests.unit.client.admin.fakes import AdminBrokers
 
 TP = TopicPartition("t", 0)
-Open = Callable[..., Reading]
+Open = Callable[..., PartitionReader]
 
 
 def brokers_with(
@@ -36,12 +36,12 @@ def append(brokers: AdminBrokers, tp: TopicPartition, values: list[bytes], **opt
 
 
 @pytest.fixture
-def skipped() -> list[Skipped]:
+def skipped() -> list[SkippedOffsets]:
     return []
 
 
 @pytest.fixture
-def open_reading(monkeypatch: pytest.MonkeyPatch, skipped: list[Skipped]) -> Iterator[Open]:
+def open_reading(monkeypatch: pytest.MonkeyPatch, skipped: list[SkippedOffsets]) -> Iterator[Open]:
     """Reads partition t-0, or others, of brokers in memory."""
     monkeypatch.setattr(reading_module, "POLL_MS", 20)
     with ExitStack() as stack:
@@ -52,13 +52,13 @@ def open_reading(monkeypatch: pytest.MonkeyPatch, skipped: list[Skipped]) -> Ite
             until: int | None = None,
             partitions: tuple[TopicPartition, ...] = (TP,),
             timeout_s: float = 30.0,
-        ) -> Reading:
+        ) -> PartitionReader:
             use(brokers, monkeypatch, "consume")
             admin = stack.enter_context(clients.open_admin("", timeout_s))
             # As finding out where to begin does.
             admin.describe_cluster()
             consumer = stack.enter_context(clients.open_consumer("b:1", timeout_s))
-            return Reading(
+            return PartitionReader(
                 consumer,
                 admin,
                 dict.fromkeys(partitions, start),
@@ -70,7 +70,7 @@ def open_reading(monkeypatch: pytest.MonkeyPatch, skipped: list[Skipped]) -> Ite
         yield open_one
 
 
-def read_all(reading: Reading) -> list[ConsumerRecord]:
+def read_all(reading: PartitionReader) -> list[ConsumerRecord]:
     records = []
     while reading.unfinished:
         records += reading.poll()
@@ -81,7 +81,7 @@ def values(records: list[ConsumerRecord]) -> list[bytes]:
     return [record.value for record in records]
 
 
-def poll_until(reading: Reading, count: int) -> list[bytes]:
+def poll_until(reading: PartitionReader, count: int) -> list[bytes]:
     records: list[ConsumerRecord] = []
     while len(records) < count:
         records += reading.poll()
@@ -139,23 +139,23 @@ def test_partitions_of_several_leaders_are_read_together(open_reading: Open) -> 
 
 
 def test_deleted_records_are_skipped_and_reported(
-    open_reading: Open, skipped: list[Skipped]
+    open_reading: Open, skipped: list[SkippedOffsets]
 ) -> None:
     brokers = brokers_with([b"a", b"b"], [b"c"])
     brokers.logs[TP].start_offset = 2
     del brokers.logs[TP].batches[0]
     assert values(read_all(open_reading(brokers, until=3))) == [b"c"]
-    assert skipped == [Skipped(TP, 0, 2)]
+    assert skipped == [SkippedOffsets(TP, 0, 2)]
 
 
 def test_nothing_is_left_to_read_when_everything_was_deleted(
-    open_reading: Open, skipped: list[Skipped]
+    open_reading: Open, skipped: list[SkippedOffsets]
 ) -> None:
     brokers = brokers_with([b"a", b"b"], [b"c"])
     brokers.logs[TP].start_offset = 3
     brokers.logs[TP].batches.clear()
     assert read_all(open_reading(brokers, until=3)) == []
-    assert skipped == [Skipped(TP, 0, 3)]
+    assert skipped == [SkippedOffsets(TP, 0, 3)]
 
 
 def test_an_offset_past_the_end_is_an_error(open_reading: Open) -> None:

@@ -6,7 +6,7 @@ from headrace.cli.partitions import (
     AtOffset,
     AtTail,
     AtTime,
-    Range,
+    PartitionRange,
     Start,
     find_ranges,
     parse_start,
@@ -50,7 +50,7 @@ def test_anything_else_is_refused_with_what_is_possible(text: str) -> None:
         parse_start(text, NOW_MS)
 
 
-def found_ranges(start: Start, *logs: tuple[int, int]) -> list[Range]:
+def found_ranges(start: Start, *logs: tuple[int, int]) -> list[PartitionRange]:
     """What a start means in partitions that hold these offsets."""
     brokers = AdminBrokers()
     brokers.add_topic("t", len(logs))

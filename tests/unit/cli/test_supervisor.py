@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import supervisor
-from headrace.cli.supervisor import ASSIGNED, Member, plan, supervise
+from headrace.cli.supervisor import ASSIGNED, LocalBroker, plan, supervise
 from headrace.config import broker_config
 from headrace.net.addresses import Address
 from headrace.testing.time_limits import scaled
@@ -89,14 +89,14 @@ def test_wrong_settings_are_refused_before_a_broker_starts() -> None:
 
 
 @contextmanager
-def programs(monkeypatch: pytest.MonkeyPatch, *sources: str) -> Iterator[list[Member]]:
+def programs(monkeypatch: pytest.MonkeyPatch, *sources: str) -> Iterator[list[LocalBroker]]:
     """Members that run these programs instead of brokers."""
     members = [
-        Member(f"broker-{number}", Address("h", number), {"source": source})
+        LocalBroker(f"broker-{number}", Address("h", number), {"source": source})
         for number, source in enumerate(sources, 1)
     ]
     command = property(lambda self: [sys.executable, "-c", self.properties["source"]])
-    monkeypatch.setattr(Member, "command", command)
+    monkeypatch.setattr(LocalBroker, "command", command)
     monkeypatch.setattr(supervisor, "_BACKOFF_S", (0.01,))
     yield members
 
@@ -116,7 +116,7 @@ def test_one_line_says_that_all_are_ready(
 ) -> None:
     one = f"{BLOCKED}; {READY}; {UNTIL_TOLD}; print('bye')"
 
-    async def scenario(members: list[Member]) -> tuple[int, str]:
+    async def scenario(members: list[LocalBroker]) -> tuple[int, str]:
         status, said = await asyncio.gather(supervise(members, "dir"), stop_when(capfd, "ready"))
         return status, said
 
@@ -138,7 +138,7 @@ def test_one_that_dies_is_started_again(
         f"else: path.touch(); {READY}; os.abort()"
     )
 
-    async def scenario(members: list[Member]) -> tuple[int, str]:
+    async def scenario(members: list[LocalBroker]) -> tuple[int, str]:
         status, said = await asyncio.gather(
             supervise(members, "dir"), stop_when(capfd, "| again\n")
         )

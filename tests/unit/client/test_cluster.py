@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from headrace.client.errors import TimedOut, UnknownTopic, Unreachable
-from headrace.errors import ErrorCode, KafkaError
+from headrace.client.errors import TimedOut, Unreachable
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed, NoAnswer
 from headrace.protocol.messages.metadata import MetadataRequest

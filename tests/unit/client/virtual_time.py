@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from random import Random
 from typing import Any, TypeVar
 
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from headrace.errors import ErrorCode
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed
@@ -57,8 +57,8 @@ class Brokers(FakeBrokers):
 
     def new_cluster(
         self, timeout_s: float = 30.0, bootstrap: Iterable[int] = (1,), **options: Any
-    ) -> Cluster:
-        return Cluster(
+    ) -> ClusterClient:
+        return ClusterClient(
             [Address(f"10.0.0.{node}", 9092) for node in bootstrap],
             request_timeout_s=timeout_s,
             clock=self.clock,

@@ -6,7 +6,13 @@ from random import Random
 from typing import Any
 
 from headrace.coordinator.groups.group_shard import GroupShard
-from headrace.coordinator.shard import Client, Effects, GroupSettings, Record, Reply
+from headrace.coordinator.shard import (
+    CoordinatorRecord,
+    GroupSettings,
+    Reply,
+    RequestClient,
+    ShardEffects,
+)
 from headrace.errors import ErrorCode, error_code
 from headrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -50,7 +56,7 @@ DELAY_MS = 3_000
 # The first rebalance of members that join together: they extend it once.
 SETTLE_MS = 2 * DELAY_MS
 START_MS = 1_700_000_000_000
-CLIENT = Client("app", "/10.0.0.7")
+CLIENT = RequestClient("app", "/10.0.0.7")
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=DELAY_MS)
 
@@ -66,7 +72,7 @@ class Shell:
     def __init__(
         self,
         settings: GroupSettings = SETTINGS,
-        log: Iterable[Record] = (),
+        log: Iterable[CoordinatorRecord] = (),
         now_ms: int = START_MS,
         seed: int = 0,
     ) -> None:
@@ -77,19 +83,19 @@ class Shell:
         self.now_ms = now_ms
         self.shard.loaded(now_ms)
         self.is_holding = False
-        self.held: list[Effects] = []
+        self.held: list[ShardEffects] = []
         self.answers: dict[int, Message] = {}
         self.asked: set[int] = set()
         self._tokens = count(1)
 
-    def send(self, request: Message, version: int, client: Client = CLIENT) -> int:
+    def send(self, request: Message, version: int, client: RequestClient = CLIENT) -> int:
         """Handle a request; its answer will be in `answers` under the token returned here."""
         token = next(self._tokens)
         self.asked.add(token)
         self.perform(self.shard.handle(request, version, token, client, self.now_ms))
         return token
 
-    def perform(self, effects: Effects) -> None:
+    def perform(self, effects: ShardEffects) -> None:
         self.log += effects.records
         if effects.records and self.is_holding:
             self.held.append(effects)
@@ -129,7 +135,7 @@ class Shell:
         protocol_type: str = "consumer",
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
-        client: Client = CLIENT,
+        client: RequestClient = CLIENT,
     ) -> int:
         request = JoinGroupRequest(
             group_id=group,
@@ -289,7 +295,7 @@ class Shell:
 
     def delete(self, group: str = GROUP) -> ErrorCode:
         records, code = self.shard.delete(group)
-        self.perform(Effects(records))
+        self.perform(ShardEffects(records))
         return code
 
     def state(self, group: str = GROUP) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.coordinator.records import decode_group, decode_key, decode_offset
 from headrace.coordinator.shard import GroupSettings
-from headrace.coordinator.transactions.transaction_metadata import Status
+from headrace.coordinator.transactions.transaction_metadata import TransactionStatus
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -142,9 +142,9 @@ def test_an_open_transaction_outlives_a_jump_and_times_out_when_it_is_due() -> N
     # Added to after the jump, it has the start of the day before.
     assert shell.add(producer, B) is ErrorCode.NONE
     shell.advance(TIMEOUT_MS // 2 - 1)
-    assert status(shell) == Status.ONGOING.title
+    assert status(shell) == TransactionStatus.ONGOING.title
     shell.advance(10)
-    assert status(shell) == Status.PREPARE_ABORT.title
+    assert status(shell) == TransactionStatus.PREPARE_ABORT.title
 
 
 @pytest.mark.parametrize("jump_ms", [30 * DAY_MS, -30 * DAY_MS])
@@ -154,9 +154,9 @@ def test_a_transaction_begun_after_a_jump_is_not_aborted_by_a_restart(jump_ms: i
     shell.add(shell.start(), A)
     again = restarted_transactions(shell)
     again.advance(TIMEOUT_MS - 1)
-    assert status(again) == Status.ONGOING.title
+    assert status(again) == TransactionStatus.ONGOING.title
     again.advance(10)
-    assert status(again) == Status.PREPARE_ABORT.title
+    assert status(again) == TransactionStatus.PREPARE_ABORT.title
 
 
 def test_transactional_id_used_after_a_suspend_is_not_forgotten_by_a_restart() -> None:
@@ -165,7 +165,7 @@ def test_transactional_id_used_after_a_suspend_is_not_forgotten_by_a_restart() -
     shell.start()
     again = restarted_transactions(shell)
     again.advance(6 * DAY_MS)
-    assert status(again) == Status.EMPTY.title
+    assert status(again) == TransactionStatus.EMPTY.title
     again.advance(2 * DAY_MS)
     assert shell.shard.describe(ID).error_code == ErrorCode.NONE
     assert again.shard.describe(ID).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -178,4 +178,4 @@ def test_timestamps_from_the_future_are_from_now() -> None:
     shell.shard.times.ahead_ms = 0
     again = restarted_transactions(shell)
     again.advance(TIMEOUT_MS + 10)
-    assert status(again) == Status.PREPARE_ABORT.title
+    assert status(again) == TransactionStatus.PREPARE_ABORT.title

@@ -14,7 +14,7 @@ from headrace.coordinator.records import (
     group_record,
     offset_record,
 )
-from headrace.coordinator.shard import Record
+from headrace.coordinator.shard import CoordinatorRecord
 from headrace.protocol.messages.offsets_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -30,7 +30,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=20)
 
 def test_offset_has_the_bytes_that_kafka_gives_it() -> None:
     value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9)
-    assert offset_record("g", "t", 3, value) == Record(
+    assert offset_record("g", "t", 3, value) == CoordinatorRecord(
         bytes.fromhex("0001 0001 67 0001 74 00000003"),
         bytes.fromhex("0003 0000000000000005 00000002 0001 6d 0000000000000009"),
     )
@@ -57,7 +57,7 @@ def test_group_has_the_bytes_that_kafka_gives_it() -> None:
         ],
     )
     member = "0001 6c ffff 0001 78 0001 68 00000003 00000004 00000001 73 00000001 61"
-    assert group_record("g", value) == Record(
+    assert group_record("g", value) == CoordinatorRecord(
         bytes.fromhex("0002 0001 67"),
         bytes.fromhex(f"0003 0001 63 00000001 0001 70 0001 6c 0000000000000002 00000001 {member}"),
     )

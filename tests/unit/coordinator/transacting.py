@@ -1,6 +1,6 @@
 """A shard's shell that writes transactions too: what is written is kept by the batch."""
 
-from headrace.coordinator.shard import Effects, GroupSettings
+from headrace.coordinator.shard import GroupSettings, ShardEffects
 from headrace.errors import ErrorCode, error_code
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.offset_fetch import (
@@ -23,9 +23,9 @@ class TransactionalShell(Shell):
     def __init__(self, settings: GroupSettings = SETTINGS) -> None:
         super().__init__(settings)
         self.settings = settings
-        self.batches: list[Effects] = []
+        self.batches: list[ShardEffects] = []
 
-    def perform(self, effects: Effects) -> None:
+    def perform(self, effects: ShardEffects) -> None:
         if effects.records or effects.marker is not None:
             self.batches.append(effects)
         if effects.marker is not None and self.is_holding:
@@ -91,7 +91,7 @@ class TransactionalShell(Shell):
 
     def end(self, producer_id: int, committed: bool = True) -> None:
         """Write the marker of a transaction."""
-        self.perform(Effects(marker=Marker(producer_id, 3, 0, committed)))
+        self.perform(ShardEffects(marker=Marker(producer_id, 3, 0, committed)))
 
     def stable(
         self, partition: int = 0, topic: str = "t", group: str = GROUP

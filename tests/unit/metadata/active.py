@@ -8,7 +8,7 @@ from headrace.metadata.feature_updates import bootstrap
 from headrace.metadata.features import SUPPORTED
 from headrace.metadata.image import Image
 from headrace.metadata.isr import alter_partition
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponsePartitionData,
@@ -53,7 +53,7 @@ class Active:
     def take_office(self) -> None:
         self.heartbeats = Heartbeats(SESSION_MS, self.image, self.offset, self.now_ms)
 
-    def commit(self, result: Result[Response]) -> Response:
+    def commit(self, result: CommandResult[Response]) -> Response:
         self.image = self.image.apply(result.records)
         self.offset += len(result.records)
         self.records += result.records
@@ -84,7 +84,7 @@ class Active:
                 unclean_by_default=self.unclean,
             )
         )
-        self.heartbeats.registered(broker_id, self.now_ms)
+        self.heartbeats.begin_session(broker_id, self.now_ms)
         return epoch
 
     def beat(
@@ -126,7 +126,7 @@ class Active:
             self.now_ms = min(self.now_ms + SESSION_MS // 10, end_ms)
             for broker_id in heard:
                 self.beat(broker_id)
-            silent = self.heartbeats.silent(self.image, self.now_ms)
+            silent = self.heartbeats.expired_brokers(self.image, self.now_ms)
             self.heartbeats.fenced(silent, self.offset)
             result = fence_brokers(self.image, silent, unclean_by_default=self.unclean)
             self.commit(result)

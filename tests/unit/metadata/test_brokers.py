@@ -9,8 +9,8 @@ from headrace.metadata.brokers import (
     register_broker,
     unregister_broker,
 )
-from headrace.metadata.image import Endpoint, Image
-from headrace.metadata.records import Result
+from headrace.metadata.image import EndpointImage, Image
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.metadata_records import ProducerIdsRecord
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
@@ -21,7 +21,7 @@ DIRECTORY = bytes([8]) * 16
 
 def register(
     image: Image, request: BrokerRegistrationRequest, offset: int, *, has_session: bool = False
-) -> Result[int]:
+) -> CommandResult[int]:
     return register_broker(
         image,
         request,
@@ -36,7 +36,7 @@ def test_a_brokers_epoch_is_the_offset_of_its_registration() -> None:
     result = register(Image(), registration(1, rack="eu-1", log_dirs=[DIRECTORY]), offset=17)
     broker = Image().apply(result.records).brokers[1]
     assert result.response == broker.epoch == 17
-    assert broker.endpoints == (Endpoint("PLAINTEXT", "host-1", 9092, 0),)
+    assert broker.endpoints == (EndpointImage("PLAINTEXT", "host-1", 9092, 0),)
     assert (broker.rack, broker.log_dirs) == ("eu-1", (DIRECTORY,))
     assert broker.fenced
 

@@ -13,7 +13,7 @@ from headrace.errors import KafkaError
 from headrace.metadata.elections import balance_leaders, elect_leaders, elect_missing_leaders
 from headrace.metadata.image import Image, PartitionImage
 from headrace.metadata.reassignments import alter_partition_reassignments
-from headrace.metadata.records import Result, decode_record, encode_record
+from headrace.metadata.records import CommandResult, decode_record, encode_record
 from headrace.metadata.snapshot import image_records
 from headrace.metadata.topics import create_topics, delete_topics
 from headrace.protocol.messages.alter_partition_reassignments import (
@@ -49,7 +49,7 @@ class ClusterLife(RuleBasedStateMachine):
     def image(self) -> Image:
         return self.active.image
 
-    def commit(self, result: Result[object]) -> None:
+    def commit(self, result: CommandResult[object]) -> None:
         self.active.commit(result)
 
     @rule(name=names, partitions=st.integers(1, 3), replicas=st.integers(1, 3), safe=st.booleans())

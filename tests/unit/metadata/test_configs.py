@@ -6,15 +6,15 @@ import pytest
 
 from headrace.config import broker_config
 from headrace.errors import ErrorCode
-from headrace.metadata.configs import Operation, alter_configs, incremental_alter_configs
-from headrace.metadata.image import ConfigResource, Image, ResourceType
+from headrace.metadata.configs import ConfigOperation, alter_configs, incremental_alter_configs
+from headrace.metadata.image import ConfigKey, ConfigResourceType, Image
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.metadata_records import ConfigRecord
 from tests.unit.metadata.clusters import broker_records, told, topic_records
 
 TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 Change = tuple[str, int, str | None]
 
@@ -57,7 +57,7 @@ def replace(image: Image, kind: int, name: str, **configs: str | None) -> tuple[
 
 
 def topic_settings(image: Image) -> Mapping[str, str]:
-    return image.config_of(ResourceType.TOPIC, "orders")
+    return image.config_of(ConfigResourceType.TOPIC, "orders")
 
 
 def test_settings_are_set_and_deleted_and_others_stay() -> None:
@@ -106,7 +106,7 @@ def test_every_name_that_kafka_accepts_is_stored(
     changes = [(key, SET, value) for key, value in settings.items()]
     after, answers = alter(image_with(), resource(kind, name, *changes))
     assert answers == [""]
-    assert after.configs == {ConfigResource(kind, name): settings}
+    assert after.configs == {ConfigKey(kind, name): settings}
 
 
 def test_a_groups_bounds_are_those_of_the_controllers_own_settings() -> None:
@@ -172,7 +172,7 @@ def test_a_list_can_be_appended_to_and_subtracted_from() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "change", "answer"),
     [
-        (TOPIC, "gone", ("retention.ms", SET, "1"), "UNKNOWN_TOPIC_OR_PARTITION: topic 'gone'"),
+        (TOPIC, "gone", ("retention.ms", SET, "1"), "UNKNOWN_TOPIC_OR_PARTITION: topic gone does"),
         (TOPIC, "", ("retention.ms", SET, "1"), "INVALID_REQUEST: topics have no cluster-wide"),
         (BROKER, "2", ("message.max.bytes", SET, "1"), "BROKER_ID_NOT_REGISTERED: no broker has"),
         (BROKER, "01", ("message.max.bytes", SET, "1"), "BROKER_ID_NOT_REGISTERED: no broker"),
@@ -220,7 +220,7 @@ def test_a_change_that_cannot_be_made_is_refused_with_what_to_do(
     after, [refused, fine] = alter(before, resource(kind, name, change), neighbour)
     assert refused.startswith(answer)
     assert fine == ""
-    changed = ConfigResource(neighbour.resource_type, neighbour.resource_name)
+    changed = ConfigKey(neighbour.resource_type, neighbour.resource_name)
     assert set(after.configs) - set(before.configs) == {changed}
     assert topic_settings(after) == topic_settings(before)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metadata.elections import RECOVERING, Elected, Election, Elections, elect
+from headrace.metadata.elections import RECOVERING, ElectionKind, ElectionResult, Elections, elect
 from headrace.metadata.image import Image, PartitionImage
 from headrace.protocol.messages.metadata_records import (
     ConfigRecord,
@@ -15,28 +15,28 @@ from headrace.protocol.messages.metadata_records import (
 )
 from tests.unit.metadata.clusters import broker_records, id_of, topic_records
 
-ONLINE, PREFERRED, UNCLEAN = Election
+ONLINE, PREFERRED, UNCLEAN = ElectionKind
 
 
 @pytest.mark.parametrize(
     ("leader", "isr", "active", "election", "elected"),
     [
-        (2, [1, 2, 3], [1, 2, 3], ONLINE, Elected(2, False)),
-        (2, [1, 2, 3], [1, 2, 3], PREFERRED, Elected(1, False)),
-        (2, [2, 3], [1, 2, 3], PREFERRED, Elected(2, False)),
-        (1, [2, 3], [1, 2, 3], ONLINE, Elected(2, False)),
-        (1, [3, 2], [1, 2, 3], ONLINE, Elected(2, False)),
-        (1, [1, 2, 3], [3], ONLINE, Elected(3, False)),
-        (-1, [1], [2, 3], ONLINE, Elected(-1, False)),
-        (-1, [1], [2, 3], PREFERRED, Elected(-1, False)),
-        (-1, [1], [2, 3], UNCLEAN, Elected(2, True)),
-        (-1, [1], [1, 2, 3], UNCLEAN, Elected(1, False)),
-        (-1, [], [3], UNCLEAN, Elected(3, True)),
-        (1, [1], [], UNCLEAN, Elected(-1, False)),
+        (2, [1, 2, 3], [1, 2, 3], ONLINE, ElectionResult(2, False)),
+        (2, [1, 2, 3], [1, 2, 3], PREFERRED, ElectionResult(1, False)),
+        (2, [2, 3], [1, 2, 3], PREFERRED, ElectionResult(2, False)),
+        (1, [2, 3], [1, 2, 3], ONLINE, ElectionResult(2, False)),
+        (1, [3, 2], [1, 2, 3], ONLINE, ElectionResult(2, False)),
+        (1, [1, 2, 3], [3], ONLINE, ElectionResult(3, False)),
+        (-1, [1], [2, 3], ONLINE, ElectionResult(-1, False)),
+        (-1, [1], [2, 3], PREFERRED, ElectionResult(-1, False)),
+        (-1, [1], [2, 3], UNCLEAN, ElectionResult(2, True)),
+        (-1, [1], [1, 2, 3], UNCLEAN, ElectionResult(1, False)),
+        (-1, [], [3], UNCLEAN, ElectionResult(3, True)),
+        (1, [1], [], UNCLEAN, ElectionResult(-1, False)),
     ],
 )
 def test_the_leader_stays_or_the_first_in_sync_follows(
-    leader: int, isr: list[int], active: list[int], election: Election, elected: Elected
+    leader: int, isr: list[int], active: list[int], election: ElectionKind, elected: ElectionResult
 ) -> None:
     assert elect(PartitionImage((1, 2, 3), tuple(isr), leader), active, election) == elected
 
@@ -49,10 +49,10 @@ brokers = st.lists(st.integers(1, 5), unique=True)
     brokers,
     brokers,
     st.integers(-1, 5),
-    st.sampled_from(Election),
+    st.sampled_from(ElectionKind),
 )
 def test_no_election_but_an_unclean_one_leaves_the_isr(
-    replicas: list[int], isr: list[int], active: list[int], leader: int, election: Election
+    replicas: list[int], isr: list[int], active: list[int], leader: int, election: ElectionKind
 ) -> None:
     in_sync = tuple(one for one in isr if one in replicas)
     able = set(in_sync) & set(active)
@@ -93,7 +93,7 @@ def test_nothing_is_recorded_when_nothing_changes() -> None:
     elections = Elections(image, unclean_by_default=True)
     assert elections.change(image.topics["a"], 0) is None
     assert elections.change(image.topics["a"], 0, isr=[1, 2, 3], replicas=[1, 2, 3]) is None
-    assert elections.departures([4]) == elections.arrivals() == []
+    assert elections.remove_from_isrs([4]) == elections.elect_leaderless() == []
 
 
 def test_a_smaller_isr_keeps_the_leader_epoch() -> None:
@@ -140,11 +140,11 @@ def test_an_unclean_leader_is_alone_in_sync_and_has_to_recover() -> None:
     ],
 )
 def test_an_unclean_election_happens_where_the_settings_allow_it(
-    default: bool, cluster_wide: str | None, topic: str | None, allowed: Election
+    default: bool, cluster_wide: str | None, topic: str | None, allowed: ElectionKind
 ) -> None:
     name = "unclean.leader.election.enable"
     image = image_of([1], configs={} if topic is None else {name: topic})
     if cluster_wide is not None:
         record = ConfigRecord(resource_type=4, resource_name="", name=name, value=cluster_wide)
         image = image.apply([record])
-    assert Elections(image, unclean_by_default=default).allowed("a") is allowed
+    assert Elections(image, unclean_by_default=default).allowed_election("a") is allowed

@@ -9,7 +9,7 @@ from headrace.metadata.configs import incremental_alter_configs
 from headrace.metadata.elections import RECOVERING, elect_leaders
 from headrace.metadata.feature_updates import UpgradeType, bootstrap, update_features
 from headrace.metadata.features import ELR_VERSION, METADATA_VERSION, SUPPORTED
-from headrace.metadata.image import LOST_DIRECTORY, Image, PartitionImage, ResourceType
+from headrace.metadata.image import LOST_DIRECTORY, ConfigResourceType, Image, PartitionImage
 from headrace.metadata.records import decode_record, encode_record
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest
@@ -238,7 +238,10 @@ def test_a_topic_that_allows_it_has_an_unclean_leader_at_once() -> None:
 
 
 def alter_min_isr(
-    active: Active, value: str | None, kind: ResourceType = ResourceType.TOPIC, name: str = "a"
+    active: Active,
+    value: str | None,
+    kind: ConfigResourceType = ConfigResourceType.TOPIC,
+    name: str = "a",
 ) -> int:
     setting = AlterableConfig(
         name="min.insync.replicas", config_operation=0 if value else 1, value=value
@@ -249,9 +252,11 @@ def alter_min_isr(
     return answer.error_code
 
 
-@pytest.mark.parametrize(("kind", "name"), [(ResourceType.TOPIC, "a"), (ResourceType.BROKER, "")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ConfigResourceType.TOPIC, "a"), (ConfigResourceType.BROKER, "")]
+)
 def test_another_minimum_ends_what_was_eligible_by_the_one_before(
-    kind: ResourceType, name: str
+    kind: ConfigResourceType, name: str
 ) -> None:
     active = active_of(1, 2, 3)
     active.register(3, incarnation=9)
@@ -272,12 +277,12 @@ def test_where_nobody_is_in_sync_the_eligible_stay_so() -> None:
 
 def test_leaders_and_controller_agree_on_the_minimum() -> None:
     active = active_of(1, 2, min_isr=2)
-    settings = active.image.config_of(ResourceType.BROKER, "")
+    settings = active.image.config_of(ConfigResourceType.BROKER, "")
     assert settings == {"min.insync.replicas": "2"}
-    assert alter_min_isr(active, "1", ResourceType.BROKER, "1") == ErrorCode.INVALID_CONFIG
-    assert alter_min_isr(active, None, ResourceType.BROKER, "") == ErrorCode.INVALID_CONFIG
-    assert alter_min_isr(active, "3", ResourceType.BROKER, "") == 0
-    assert alter_min_isr(active, None, ResourceType.TOPIC, "a") == 0
+    assert alter_min_isr(active, "1", ConfigResourceType.BROKER, "1") == ErrorCode.INVALID_CONFIG
+    assert alter_min_isr(active, None, ConfigResourceType.BROKER, "") == ErrorCode.INVALID_CONFIG
+    assert alter_min_isr(active, "3", ConfigResourceType.BROKER, "") == 0
+    assert alter_min_isr(active, None, ConfigResourceType.TOPIC, "a") == 0
 
 
 def set_level(active: Active, level: int, *, min_isr: int = 2) -> str | None:
@@ -320,7 +325,7 @@ def test_an_older_cluster_keeps_eligible_replicas_once_the_level_is_raised() -> 
     assert not active.image.has_elr
     active.image = active.image.apply(telling_features(1, 2))
     assert set_level(active, 1) is None
-    assert active.image.config_of(ResourceType.BROKER, "") == {"min.insync.replicas": "2"}
+    assert active.image.config_of(ConfigResourceType.BROKER, "") == {"min.insync.replicas": "2"}
     silence(active, 2)
     assert stand(active) == (1, (1,), (2,), ())
     silence(active, 1)

@@ -37,7 +37,7 @@ def test_a_heartbeat_of_somebody_else_is_refused(
     with pytest.raises(KafkaError) as caught:
         heartbeat(image, request, heartbeats, offset=10, now_ms=900, unclean_by_default=False)
     assert caught.value.code is code
-    silent = [heartbeats.silent(image, now_ms) for now_ms in range(0, SESSION_MS + 1, 250)]
+    silent = [heartbeats.expired_brokers(image, now_ms) for now_ms in range(0, SESSION_MS + 1, 250)]
     assert silent == [()] * 10 + [(1,)]
 
 
@@ -55,7 +55,7 @@ def test_a_session_is_over_when_nothing_was_heard_for_its_whole_time() -> None:
 def test_a_controller_that_was_stopped_itself_fences_nobody() -> None:
     active = Active(1, 2)
     active.now_ms += 10 * SESSION_MS
-    assert active.heartbeats.silent(active.image, active.now_ms) == ()
+    assert active.heartbeats.expired_brokers(active.image, active.now_ms) == ()
     # Of the stop, the interval to the next planned check counts.
     assert active.pass_ms(SESSION_MS - SESSION_MS // 10 - 1, 1) == ()
     assert active.pass_ms(1, 1) == (2,)
@@ -66,7 +66,7 @@ def test_of_time_in_which_the_controller_was_busy_only_the_planned_interval_coun
     planned_ms = SESSION_MS // 10
     assert active.pass_ms(SESSION_MS - planned_ms - 1, 1) == ()
     active.now_ms += SESSION_MS // 4
-    assert active.heartbeats.silent(active.image, active.now_ms) == ()
+    assert active.heartbeats.expired_brokers(active.image, active.now_ms) == ()
     # What broker 2 was silent for before still counts.
     assert active.pass_ms(1, 1) == (2,)
 
@@ -81,7 +81,7 @@ def test_a_dead_broker_is_fenced_however_late_each_check_is(interval_ms: int) ->
     while not silent and active.now_ms - began_ms <= bound_ms:
         active.now_ms += interval_ms
         active.beat(1)
-        silent = active.heartbeats.silent(active.image, active.now_ms)
+        silent = active.heartbeats.expired_brokers(active.image, active.now_ms)
     assert silent == (2,)
     assert SESSION_MS <= active.now_ms - began_ms <= bound_ms
 
@@ -90,7 +90,7 @@ def test_a_heartbeat_restores_the_time_that_a_late_controller_may_forgive() -> N
     active = Active(1)
     for _ in range(20):
         active.now_ms += 3 * SESSION_MS
-        assert active.heartbeats.silent(active.image, active.now_ms) == ()
+        assert active.heartbeats.expired_brokers(active.image, active.now_ms) == ()
         active.beat(1)
 
 
@@ -138,7 +138,7 @@ def test_a_late_controller_gives_no_session_back_that_was_over() -> None:
     active = Active(1, 2)
     active.pass_ms(SESSION_MS, 1)
     active.now_ms += SESSION_MS
-    active.heartbeats.silent(active.image, active.now_ms)
+    active.heartbeats.expired_brokers(active.image, active.now_ms)
     assert not active.heartbeats.has_session(2, active.now_ms)
 
 

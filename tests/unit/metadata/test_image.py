@@ -3,11 +3,11 @@
 import pytest
 
 from headrace.metadata.image import (
-    ConfigResource,
-    Endpoint,
+    ConfigKey,
+    ConfigResourceType,
+    EndpointImage,
     Image,
     PartitionImage,
-    ResourceType,
     TopicImage,
 )
 from headrace.metadata.records import MetadataError
@@ -146,10 +146,10 @@ def test_settings_are_added_changed_and_removed_one_by_one() -> None:
     image = Image().apply(
         [config("a", "x", "1"), config("a", "y", "2"), config("a", "x", "3"), config("b", "x", "4")]
     )
-    assert image.config_of(ResourceType.TOPIC, "a") == {"x": "3", "y": "2"}
+    assert image.config_of(ConfigResourceType.TOPIC, "a") == {"x": "3", "y": "2"}
     image = image.apply([config("a", "x", None), config("b", "x", None), config("b", "z", None)])
-    assert image.configs == {ConfigResource(2, "a"): {"y": "2"}}
-    assert image.config_of(ResourceType.TOPIC, "b") == {}
+    assert image.configs == {ConfigKey(2, "a"): {"y": "2"}}
+    assert image.config_of(ConfigResourceType.TOPIC, "b") == {}
 
 
 def test_a_brokers_overrides_are_its_own_and_the_clusters() -> None:
@@ -163,7 +163,7 @@ def test_a_brokers_overrides_are_its_own_and_the_clusters() -> None:
 def test_a_registered_broker_has_what_it_registered_with() -> None:
     image = cluster(3)
     broker = image.brokers[3]
-    assert broker.endpoints == (Endpoint("PLAINTEXT", "host-3", 9092, 0),)
+    assert broker.endpoints == (EndpointImage("PLAINTEXT", "host-3", 9092, 0),)
     assert (broker.incarnation_id, broker.epoch, broker.rack) == (bytes([3]) * 16, 0, None)
     assert broker.is_active
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.placement import Load, place, ring
+from headrace.metadata.placement import ReplicaLoad, place, ring
 
 RACKLESS = {1: None, 2: None, 3: None, 4: None}
 
@@ -34,12 +34,12 @@ def test_replicas_are_different_brokers_and_a_topics_leaders_are_even(
     data: st.DataObject,
 ) -> None:
     factor = data.draw(st.integers(1, len(brokers)))
-    placed = place(count, factor, brokers, Load(held), first=first)
+    placed = place(count, factor, brokers, ReplicaLoad(held), first=first)
     assert len(placed) == count
     for replicas in placed:
         assert len(replicas) == len(set(replicas)) == factor
         assert set(replicas) <= set(brokers)
-    assert spread(Load(placed).leaders, brokers) <= 1
+    assert spread(ReplicaLoad(placed).leaders, brokers) <= 1
 
 
 @given(clusters, st.integers(1, 20), st.integers(0, 20), loads, st.data())
@@ -51,7 +51,7 @@ def test_no_rack_gets_a_second_replica_before_every_rack_has_one(
     data: st.DataObject,
 ) -> None:
     factor = data.draw(st.integers(1, len(brokers)))
-    for replicas in place(count, factor, brokers, Load(held), first=first):
+    for replicas in place(count, factor, brokers, ReplicaLoad(held), first=first):
         racks = {brokers[broker_id] for broker_id in replicas}
         assert len(racks) == min(factor, len(set(brokers.values())))
 
@@ -62,7 +62,7 @@ def test_without_racks_a_topics_replicas_are_even(
 ) -> None:
     brokers = dict.fromkeys(range(size))
     factor = data.draw(st.integers(1, size))
-    load = Load(place(count, factor, brokers, Load(), first=first))
+    load = ReplicaLoad(place(count, factor, brokers, ReplicaLoad(), first=first))
     assert spread(load.replicas, brokers) <= 1
 
 
@@ -71,18 +71,18 @@ def test_a_topic_that_grew_is_as_even_as_one_made_at_once(
     brokers: dict[int, str | None], earlier: int, later: int, first: int, data: st.DataObject
 ) -> None:
     factor = data.draw(st.integers(1, len(brokers)))
-    load = Load()
+    load = ReplicaLoad()
     begun = place(earlier, factor, brokers, load, first=first)
     grown = begun + place(later, factor, brokers, load, present=begun)
-    assert spread(Load(grown).leaders, brokers) <= 1
-    assert load.leaders == Load(grown).leaders
-    assert load.replicas == Load(grown).replicas
+    assert spread(ReplicaLoad(grown).leaders, brokers) <= 1
+    assert load.leaders == ReplicaLoad(grown).leaders
+    assert load.replicas == ReplicaLoad(grown).replicas
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=60), st.integers(1, 3))
 def test_many_topics_of_few_partitions_are_even_too(counts: list[int], factor: int) -> None:
     brokers = dict.fromkeys((1, 2, 3))
-    load, random = Load(), Random(7)
+    load, random = ReplicaLoad(), Random(7)
     for count in counts:
         place(count, factor, brokers, load, first=random.randrange(3))
     assert spread(load.leaders, brokers) <= 1
@@ -92,10 +92,10 @@ def test_many_topics_of_few_partitions_are_even_too(counts: list[int], factor: i
 def test_ten_partitions_on_three_brokers() -> None:
     """The example of the requirements: leaders even, replicas even."""
     brokers = dict.fromkeys((1, 2, 3))
-    two = Load(place(10, 2, brokers, Load()))
+    two = ReplicaLoad(place(10, 2, brokers, ReplicaLoad()))
     assert sorted(two.leaders.values()) == [3, 3, 4]
     assert sorted(two.replicas.values()) == [6, 7, 7]
-    three = Load(place(10, 3, brokers, Load()))
+    three = ReplicaLoad(place(10, 3, brokers, ReplicaLoad()))
     assert sorted(three.leaders.values()) == [3, 3, 4]
     assert three.replicas == {1: 10, 2: 10, 3: 10}
 
@@ -106,26 +106,26 @@ def test_replicas_are_even_where_the_last_choices_cannot_be(
 ) -> None:
     """Choosing one after another leaves the last partitions led by who should follow."""
     brokers = dict.fromkeys(range(size))
-    load = Load(place(partitions, factor, brokers, Load()))
+    load = ReplicaLoad(place(partitions, factor, brokers, ReplicaLoad()))
     assert spread(load.leaders, brokers) <= 1
     assert spread(load.replicas, brokers) <= 1
 
 
 def test_an_empty_broker_is_filled_first() -> None:
-    load = Load([[1, 2], [2, 1], [1, 2]])
+    load = ReplicaLoad([[1, 2], [2, 1], [1, 2]])
     assert place(1, 2, {1: None, 2: None, 3: None}, load) == [(3, 1)]
     assert load.replicas == {1: 4, 2: 3, 3: 1}
     assert load.leaders == {1: 2, 2: 1, 3: 1}
 
 
 def test_followers_of_one_leader_are_not_always_the_same() -> None:
-    placed = place(12, 2, RACKLESS, Load())
+    placed = place(12, 2, RACKLESS, ReplicaLoad())
     assert {replicas[1] for replicas in placed if replicas[0] == 1} == {2, 3, 4}
 
 
 def test_a_leaders_partitions_have_different_heirs() -> None:
     """The first follower in sync takes over, so a failed broker's load falls on all others."""
-    placed = place(30, 3, {1: None, 2: None, 3: None}, Load())
+    placed = place(30, 3, {1: None, 2: None, 3: None}, ReplicaLoad())
     heirs = Counter(replicas[1] for replicas in placed if replicas[0] == 1)
     assert heirs == {2: 5, 3: 5}
 
@@ -138,12 +138,12 @@ def test_neighbours_on_the_ring_are_in_different_racks() -> None:
 @pytest.mark.parametrize("brokers", [{}, {1: None}, {1: "a", 2: "a"}])
 def test_more_replicas_than_brokers_are_refused(brokers: dict[int, str | None]) -> None:
     with pytest.raises(KafkaError, match=f"there are {len(brokers)}; lower the repl") as caught:
-        place(1, 3, brokers, Load())
+        place(1, 3, brokers, ReplicaLoad())
     assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 def test_brokers_that_are_down_follow_where_there_are_too_few() -> None:
-    load = Load([(8,)])
+    load = ReplicaLoad([(8,)])
     placed = place(2, 3, {1: None, 2: None}, load, down=[9, 8])
     assert [sorted(replicas[:2]) for replicas in placed] == [[1, 2], [1, 2]]
     assert {replicas[0] for replicas in placed} == {1, 2}
@@ -158,4 +158,4 @@ def test_brokers_that_are_down_follow_where_there_are_too_few() -> None:
 )
 def test_one_broker_at_least_must_live(brokers: dict[int, str | None], text: str) -> None:
     with pytest.raises(KafkaError, match=text):
-        place(1, 3, brokers, Load(), down=range(7, 8 if brokers else 10))
+        place(1, 3, brokers, ReplicaLoad(), down=range(7, 8 if brokers else 10))

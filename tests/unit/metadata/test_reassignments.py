@@ -11,13 +11,13 @@ from headrace.errors import ErrorCode
 from headrace.metadata.image import Image, PartitionImage
 from headrace.metadata.reassignments import (
     alter_partition_reassignments,
-    finished,
+    finished_reassignment,
     is_moving,
     list_partition_reassignments,
     origin_of,
     target_of,
 )
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -39,7 +39,7 @@ ORDERS = {"orders": [[1, 2, 3], [2, 3, 1]]}
 
 def alter(
     image: Image, *wanted: tuple[int, Sequence[int] | None], resize: bool = True
-) -> Result[AlterPartitionReassignmentsResponse]:
+) -> CommandResult[AlterPartitionReassignmentsResponse]:
     request = AlterPartitionReassignmentsRequest(
         allow_replication_factor_change=resize,
         topics=[
@@ -102,16 +102,16 @@ def test_a_move_puts_the_target_first_and_keeps_what_is_to_go_behind_it() -> Non
 
 def test_a_move_is_over_only_when_every_target_replica_is_in_sync() -> None:
     partition = partition_of(moved(cluster(1, 2, 3, 4, 5, topics=ORDERS), 0, [4, 3, 5]))
-    assert finished(partition, (1, 2, 3)) is None
-    assert finished(partition, (1, 2, 3, 4)) is None
-    assert finished(partition, (1, 2, 4, 5)) is None, "3 stays, but it is behind"
-    end = finished(partition, (5, 4, 3, 2, 1))
+    assert finished_reassignment(partition, (1, 2, 3)) is None
+    assert finished_reassignment(partition, (1, 2, 3, 4)) is None
+    assert finished_reassignment(partition, (1, 2, 4, 5)) is None, "3 stays, but it is behind"
+    end = finished_reassignment(partition, (5, 4, 3, 2, 1))
     assert end is not None
     assert (end.replicas, end.isr) == ((4, 3, 5), (5, 4, 3))
 
 
 def test_what_does_not_move_never_finishes() -> None:
-    assert finished(partition_of(cluster(1, 2, 3, topics=ORDERS)), (1, 2, 3)) is None
+    assert finished_reassignment(partition_of(cluster(1, 2, 3, topics=ORDERS)), (1, 2, 3)) is None
 
 
 def test_only_a_new_order_is_there_at_once() -> None:
@@ -143,7 +143,7 @@ def test_a_replica_that_is_only_added_ends_the_move_when_it_is_in_sync() -> None
     image = moved(cluster(1, 2, 3, 4, topics=ORDERS), 0, [1, 2, 3, 4])
     partition = partition_of(image)
     assert (partition.adding_replicas, partition.removing_replicas) == ((4,), ())
-    end = finished(partition, (1, 2, 3, 4))
+    end = finished_reassignment(partition, (1, 2, 3, 4))
     assert end is not None
     assert end.replicas == end.isr == (1, 2, 3, 4)
 
@@ -309,7 +309,7 @@ def test_whatever_is_asked_for_a_partition_keeps_a_replica_in_sync_and_a_leader(
         before = partition_of(image)
         if isinstance(move, frozenset):
             grown = before.isr + tuple(sorted((move & set(before.replicas)) - set(before.isr)))
-            end = finished(before, grown)
+            end = finished_reassignment(before, grown)
             record = PartitionChangeRecord(
                 topic_id=id_of("orders"), partition_id=0, isr=list(grown)
             )

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from headrace.metadata.elections import RECOVERING
-from headrace.metadata.recovery_elections import LogEnd, Question, Recovered, Recoveries, Waiting
+from headrace.metadata.recovery_elections import (
+    LogEnd,
+    LogEndQuestion,
+    PendingElections,
+    RecoveredPartition,
+    WaitingElection,
+)
 from headrace.types import TopicPartition
 from tests.unit.metadata.active import Active
 from tests.unit.metadata.clusters import id_of, standing
@@ -30,11 +36,11 @@ class Recovery:
 
     def __init__(self, active: Active) -> None:
         self.active = active
-        self.recoveries = Recoveries(TIMEOUT_MS)
+        self.recoveries = PendingElections(TIMEOUT_MS)
         self.look()
 
     def look(self) -> None:
-        self.recoveries.look(self.active.image, self.active.now_ms)
+        self.recoveries.find_partitions(self.active.image, self.active.now_ms)
 
     def asked(self) -> list[int]:
         return sorted(self.recoveries.questions(self.active.image))
@@ -45,7 +51,7 @@ class Recovery:
             broker_epoch = self.active.image.brokers[broker_id].epoch
             self.recoveries.answer(question, broker_id, broker_epoch, LogEnd(epoch, offset))
 
-    def decide(self) -> list[Recovered]:
+    def decide(self) -> list[RecoveredPartition]:
         return self.active.commit(self.recoveries.decide(self.active.image, self.active.now_ms))
 
 
@@ -57,7 +63,7 @@ def test_the_longest_log_leads_once_all_have_answered() -> None:
     assert recovery.decide() == []
     assert recovery.asked() == [2]
     [waiting] = recovery.recoveries.waiting(recovery.active.image)
-    assert waiting == Waiting(TopicPartition("a", 0), frozenset({2}))
+    assert waiting == WaitingElection(TopicPartition("a", 0), frozenset({2}))
     recovery.answer(2, 4, 3000)
     [outcome] = recovery.decide()
     assert stand(recovery.active) == (1, (1,), (), ())
@@ -67,7 +73,8 @@ def test_the_longest_log_leads_once_all_have_answered() -> None:
         "a-0 is led by broker 1, whose log ends at offset 3000 of epoch 4: no replica was sure to"
         " have every acknowledged record, and of those that are back it has the most; broker 2 ends"
         " at offset 3000 of epoch 4; broker 3 ends at offset 2000 of epoch 4. All that could have"
-        " more have answered"
+        " more have answered: if machines lost power, acknowledged records after that offset that"
+        " no replica had flushed are lost"
     )
     assert (outcome.is_complete, outcome.is_unanimous) == (True, False)
     recovery.look()
@@ -204,7 +211,7 @@ def test_an_answer_of_an_earlier_run_does_not_count() -> None:
 def test_an_answer_for_another_leader_epoch_does_not_count(leader_epoch: int) -> None:
     active = restarted(1, 2, 3)
     recovery = Recovery(active)
-    question = Question(id_of("a"), TopicPartition("a", 0), leader_epoch)
+    question = LogEndQuestion(id_of("a"), TopicPartition("a", 0), leader_epoch)
     recovery.recoveries.answer(question, 1, active.image.brokers[1].epoch, LogEnd(1, 1))
     assert recovery.asked() == [1, 2, 3]
 

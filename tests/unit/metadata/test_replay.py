@@ -11,7 +11,7 @@ from headrace.config import BrokerConfig
 from headrace.metadata.brokers import allocate_producer_ids
 from headrace.metadata.configs import incremental_alter_configs
 from headrace.metadata.image import Image
-from headrace.metadata.records import Result, decode_record, encode_record
+from headrace.metadata.records import CommandResult, decode_record, encode_record
 from headrace.metadata.topics import create_partitions, create_topics, delete_topics
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -51,7 +51,7 @@ class MetadataLog(RuleBasedStateMachine):
         self.settings: dict[str, dict[str, str]] = {}
         self.producer_ids = 0
 
-    def commit(self, result: Result[object]) -> None:
+    def commit(self, result: CommandResult[object]) -> None:
         self.log += result.records
         self.image = self.image.apply(result.records)
 
@@ -153,7 +153,7 @@ class MetadataLog(RuleBasedStateMachine):
         if name in self.counts:
             topic = self.image.topics[name]
             change = PartitionChangeRecord(topic_id=topic.topic_id, partition_id=0, leader=leader)
-            self.commit(Result((change,), None))
+            self.commit(CommandResult((change,), None))
             old, new = topic.partitions[0], self.image.topics[name].partitions[0]
             assert new.leader == (old.leader if leader == -2 else leader)
             assert new.leader_epoch == old.leader_epoch + (leader != -2)

@@ -9,7 +9,7 @@ import pytest
 from headrace.config import BrokerConfig, broker_config, describe_topic
 from headrace.errors import ErrorCode
 from headrace.metadata.image import Image
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.metadata.topics import (
     PARTITIONS_MAX,
     create_partitions,
@@ -76,7 +76,7 @@ def create(
     *topics: CreatableTopic,
     config: BrokerConfig | None = None,
     validate_only: bool = False,
-) -> Result[CreateTopicsResponse]:
+) -> CommandResult[CreateTopicsResponse]:
     request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
     return create_topics(image, request, config=config or BrokerConfig(), random=Random(7))
 
@@ -322,7 +322,7 @@ def test_topic_ids_are_version_4_uuids_that_are_no_command_line_option() -> None
 
 def delete(
     image: Image, *wanted: DeleteTopicState, config: BrokerConfig | None = None
-) -> Result[DeleteTopicsResponse]:
+) -> CommandResult[DeleteTopicsResponse]:
     request = DeleteTopicsRequest(topics=list(wanted))
     return delete_topics(image, request, config=config or BrokerConfig())
 
@@ -354,7 +354,7 @@ def test_old_clients_delete_by_a_list_of_names() -> None:
         (
             DeleteTopicState(name="gone"),
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            "topic 'gone' does not exist",
+            "topic gone does not exist",
         ),
         (
             DeleteTopicState(topic_id=id_of("gone")),
@@ -406,7 +406,7 @@ def grow(
     image: Image,
     *wanted: tuple[str, int, list[list[int]] | None],
     validate_only: bool = False,
-) -> Result[CreatePartitionsResponse]:
+) -> CommandResult[CreatePartitionsResponse]:
     topics = [
         CreatePartitionsTopic(
             name=name,
@@ -493,7 +493,7 @@ def test_new_partitions_can_be_assigned_by_hand() -> None:
 @pytest.mark.parametrize(
     ("name", "count", "assignments", "answer"),
     [
-        ("gone", 3, None, "UNKNOWN_TOPIC_OR_PARTITION: topic 'gone' does not exist"),
+        ("gone", 3, None, "UNKNOWN_TOPIC_OR_PARTITION: topic gone does not exist"),
         ("a", 2, None, "INVALID_PARTITIONS: topic 'a' has 2 partitions, and 2 would not be more"),
         ("a", 1, None, "INVALID_PARTITIONS: topic 'a' has 2 partitions, and 1 would not be more"),
         ("a", -1, None, "INVALID_PARTITIONS"),

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
-from headrace.net.client_connection import Connection, ConnectionFailed
+from headrace.net.client_connection import ClientConnection, ConnectionFailed
 from headrace.net.framing import FRAME_BYTES_MAX
 from headrace.protocol.apis import (
     Api,
@@ -59,11 +59,12 @@ class Peer:
 @asynccontextmanager
 async def pair(
     frame_bytes_max: int = FRAME_BYTES_MAX,
-) -> AsyncIterator[tuple[Connection, Peer]]:
+) -> AsyncIterator[tuple[ClientConnection, Peer]]:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=theirs)
     _, connection = await asyncio.get_running_loop().create_connection(
-        lambda: Connection(ADDRESS, client_id="test", frame_bytes_max=frame_bytes_max), sock=ours
+        lambda: ClientConnection(ADDRESS, client_id="test", frame_bytes_max=frame_bytes_max),
+        sock=ours,
     )
     try:
         yield connection, Peer(reader, writer)
@@ -84,7 +85,7 @@ def versions(*known: tuple[int, int, int], error: int = 0) -> ApiVersionsRespons
 
 
 @asynccontextmanager
-async def agreed(*known: tuple[int, int, int]) -> AsyncIterator[tuple[Connection, Peer]]:
+async def agreed(*known: tuple[int, int, int]) -> AsyncIterator[tuple[ClientConnection, Peer]]:
     async with pair() as (connection, peer):
         peer.answer(versions(*known), served_versions(Api.API_VERSIONS)[1], 0)
         # The answer must not be there before the question.
@@ -279,10 +280,10 @@ def test_a_refused_connection_says_how_to_start_a_broker() -> None:
         probe.bind(("127.0.0.1", 0))  # Bound and not listening: nobody else gets the port.
         address = Address("127.0.0.1", probe.getsockname()[1])
         with pytest.raises(ConnectionFailed, match="headrace up") as caught:
-            asyncio.run(Connection.open(address, 5))
+            asyncio.run(ClientConnection.open(address, 5))
         assert caught.value.address == address
 
 
 def test_a_host_without_address_is_named() -> None:
     with pytest.raises(ConnectionFailed, match=r"nowhere\.invalid:9092: the host name has no"):
-        asyncio.run(Connection.open(Address("nowhere.invalid", 9092), 20))
+        asyncio.run(ClientConnection.open(Address("nowhere.invalid", 9092), 20))

@@ -45,7 +45,7 @@ def test_frames_survive_any_cutting(bodies: list[bytes], cuts: list[int]) -> Non
         count = feed(framer, data[: cuts[step % len(cuts)]])
         data = data[count:]
         got += take_all(framer)
-        assert framer.settle()
+        assert framer.keep_rest()
         step += 1
     assert got == bodies
 
@@ -65,7 +65,7 @@ def test_frames_that_must_wait_are_kept_in_order(bodies: list[bytes], stops: lis
             if frame is None:
                 break
             got.append(bytes(frame))
-        assert framer.settle()
+        assert framer.keep_rest()
         step += 1
     assert got == bodies
 
@@ -83,7 +83,7 @@ def test_a_large_announcement_alone_takes_little_memory() -> None:
     framer = make_framer(limit=2**31 - 1, buffers=buffers)
     feed(framer, (2**31 - 1).to_bytes(4, "big") + b"x")
     assert framer.next_frame() is None
-    assert framer.settle()
+    assert framer.keep_rest()
     assert buffers.held_bytes <= 16 * 1024
 
 
@@ -95,7 +95,7 @@ def test_a_buffer_grows_with_what_really_arrives() -> None:
     while data:
         data = data[feed(framer, data[:300_000]) :]
         got += take_all(framer)
-        framer.settle()
+        framer.keep_rest()
     assert got == [body]
     assert buffers.held_bytes == 0
 
@@ -105,14 +105,14 @@ def test_who_sent_a_large_frame_gets_room_for_the_next_one() -> None:
     while data:
         data = data[feed(framer, data) :]
         taken = take_all(framer)
-        framer.settle()
+        framer.keep_rest()
     assert taken == [bytes(500_000)]
     assert feed(framer, framed(bytes(500_000))) == 500_004
     assert take_all(framer) == [bytes(500_000)]
-    framer.settle()
+    framer.keep_rest()
     feed(framer, framed(b"small"))
     assert take_all(framer) == [b"small"]
-    framer.settle()
+    framer.keep_rest()
     assert len(framer.get_buffer()) == SCRATCH
 
 
@@ -121,20 +121,20 @@ def test_a_connection_without_room_waits_until_another_is_done() -> None:
     first, second = make_framer(buffers=buffers), make_framer(buffers=buffers)
     large = framed(bytes(1_000_000))
     feed(first, large[:200])
-    assert first.next_frame() is None and first.settle()
+    assert first.next_frame() is None and first.keep_rest()
     feed(second, large[:200])
     assert second.next_frame() is None
     woken: list[bool] = []
-    assert not second.settle()
+    assert not second.keep_rest()
     buffers.wait(lambda: woken.append(True))
     first.close()
     assert woken == [True]
-    assert second.settle()
+    assert second.keep_rest()
     rest = large[200:]
     while rest:
         rest = rest[feed(second, rest) :]
         if rest:
-            assert second.next_frame() is None and second.settle()
+            assert second.next_frame() is None and second.keep_rest()
     assert take_all(second) == [bytes(1_000_000)]
 
 
@@ -144,7 +144,7 @@ def test_a_limit_below_one_frame_does_not_stop_all_traffic() -> None:
     while data:
         data = data[feed(framer, data) :]
         got += take_all(framer)
-        assert framer.settle()
+        assert framer.keep_rest()
     assert got == [bytes(5_000_000)]
 
 
@@ -153,7 +153,7 @@ def test_buffers_go_back_when_a_connection_closes() -> None:
     framer = make_framer(buffers=buffers)
     feed(framer, (500_000).to_bytes(4, "big"))
     framer.next_frame()
-    framer.settle()
+    framer.keep_rest()
     assert buffers.held_bytes > 0
     framer.close()
     assert buffers.held_bytes == 0

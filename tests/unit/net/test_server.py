@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable
 
 from headrace.net.framing import FrameBuffers
-from headrace.net.server import Connection, ConnectionLimits, Reply, Server
+from headrace.net.server import ConnectionLimits, Reply, Server, ServerConnection
 
 FRAME = struct.pack(">i", 8) + bytes(8)
 
@@ -22,7 +22,7 @@ def test_a_client_may_go_on_asking_until_it_has_heard_that_the_server_closes() -
 
         taken = 0
 
-        def respond(connection: Connection, frame: memoryview) -> "asyncio.Future[Reply]":
+        def respond(connection: ServerConnection, frame: memoryview) -> "asyncio.Future[Reply]":
             nonlocal taken
             taken += 1
             return asyncio.ensure_future(respond_later())
@@ -69,7 +69,7 @@ def client_reads(client: socket.socket) -> bytes:
 
 
 def test_closing_waits_for_connections_that_came_after_others_had_gone() -> None:
-    def respond(connection: Connection, frame: memoryview) -> Reply:
+    def respond(connection: ServerConnection, frame: memoryview) -> Reply:
         return [b"answered"]
 
     async def run() -> None:
@@ -112,7 +112,7 @@ def test_a_client_that_leaves_with_its_request_leaves_no_coroutine_behind() -> N
 
     async def run() -> None:
         buffers = FrameBuffers()
-        connection = Connection(
+        connection = ServerConnection(
             lambda connection, frame: outer(inner()),
             scratch=memoryview(bytearray(100)),
             buffers=buffers,

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from headrace.raft.messages import EndEpochRequest, HardState, Role, Voter
+from headrace.raft.messages import EndEpochRequest, HardState, RaftRole, Voter
 from headrace.raft.raft_node import RaftNode
 from tests.unit.raft.simulated import Cluster, Faults
 
@@ -43,7 +43,7 @@ class Chaos:
                 self._write()
             cluster.run(cluster.now + 200, cluster.agrees)
 
-    def describe(self) -> list[tuple[int, Role, int, int, int, HardState | None]]:
+    def describe(self) -> list[tuple[int, RaftRole, int, int, int, HardState | None]]:
         """What a failure needs to be understood: who is where, if there is no progress."""
         return [
             (
@@ -142,7 +142,7 @@ class Chaos:
         """Have several stand, and others crash in the middle of it and come back."""
         self._rivals()
         for process in self.cluster.alive:
-            if process.node.role is not Role.CANDIDATE:
+            if process.node.role is not RaftRole.CANDIDATE:
                 self.cluster.after(self.rng.randint(1, 12), process.bounce, process)
 
     def _hand_over(self) -> None:

@@ -7,12 +7,12 @@ from headrace.errors import ErrorCode
 from headrace.raft.messages import (
     BeginEpochRequest,
     BeginEpochResponse,
-    Effects,
     FetchRequest,
     FetchResponse,
     HardState,
+    RaftEffects,
+    RaftRole,
     RaftSettings,
-    Role,
     Voter,
     VoteRequest,
     VoteResponse,
@@ -65,10 +65,10 @@ class Driven:
             0,
         )
 
-    def plays(self, role: Role) -> bool:
+    def plays(self, role: RaftRole) -> bool:
         return self.node.role is role
 
-    def carry_out(self, effects: Effects, entries: Sequence[Entry] = ()) -> Effects:
+    def carry_out(self, effects: RaftEffects, entries: Sequence[Entry] = ()) -> RaftEffects:
         """Do what the shell does but for sending; give back what was to be done."""
         if effects.hard_state is not None:
             self.stored = effects.hard_state
@@ -95,17 +95,17 @@ class Driven:
         """Append one record as the leader."""
         self.append(Entry(self.node.epoch, value))
 
-    def flush(self) -> Effects:
+    def flush(self) -> RaftEffects:
         return self.carry_out(self.node.flushed(self.log.end_offset, self.now))
 
-    def tick(self, now: int | None = None) -> Effects:
+    def tick(self, now: int | None = None) -> RaftEffects:
         """Tick when something is due, or at a time."""
         due = self.node.deadline_ms if now is None else now
         assert due is not None
         self.now = max(self.now, due)
         return self.carry_out(self.node.tick(self.now))
 
-    def wait(self, milliseconds: int) -> Effects:
+    def wait(self, milliseconds: int) -> RaftEffects:
         return self.tick(self.now + milliseconds)
 
     # Elections.
@@ -119,15 +119,15 @@ class Driven:
         self.carry_out(effects)
         return response
 
-    def granted(self, voter: int, request: VoteRequest) -> Effects:
+    def granted(self, voter: int, request: VoteRequest) -> RaftEffects:
         response = VoteResponse(request.epoch, -1, granted=True)
         return self.carry_out(self.node.answered(voter, request, response, self.now))
 
-    def refused(self, voter: int, request: VoteRequest, *, leader: int = -1) -> Effects:
+    def refused(self, voter: int, request: VoteRequest, *, leader: int = -1) -> RaftEffects:
         response = VoteResponse(request.epoch, leader, granted=False)
         return self.carry_out(self.node.answered(voter, request, response, self.now))
 
-    def stand(self) -> Effects:
+    def stand(self) -> RaftEffects:
         """Wait until the node asks for pre-votes."""
         while True:
             effects = self.tick()
@@ -135,15 +135,15 @@ class Driven:
                 return effects
             self.node.next_fetch(self.now)
 
-    def become_candidate(self) -> Effects:
+    def become_candidate(self) -> RaftEffects:
         pre_vote = only_vote(self.stand())
         for voter in self.others:
             effects = self.granted(voter, pre_vote)
-            if self.node.role is Role.CANDIDATE:
+            if self.node.role is RaftRole.CANDIDATE:
                 return effects
         raise AssertionError("not a candidate")
 
-    def become_leader(self) -> Effects:
+    def become_leader(self) -> RaftEffects:
         """Win an election, write the LeaderChange and flush it."""
         vote = only_vote(self.become_candidate())
         for voter in self.others:
@@ -191,7 +191,7 @@ class Driven:
         assert wanted is not None
         return wanted
 
-    def answer(self, response: FetchResponse, *entries: Entry, flush: bool = True) -> Effects:
+    def answer(self, response: FetchResponse, *entries: Entry, flush: bool = True) -> RaftEffects:
         """Fetch, and be answered."""
         leader, request = self.fetch()
         effects = self.node.answered(leader, request, response, self.now)
@@ -201,7 +201,7 @@ class Driven:
         return effects
 
 
-def only_vote(effects: Effects) -> VoteRequest:
+def only_vote(effects: RaftEffects) -> VoteRequest:
     """The one vote request that goes to all the other voters."""
     requests = {request for _, request in effects.requests}
     assert len(requests) == 1, requests

@@ -15,14 +15,14 @@ from headrace.errors import ErrorCode
 from headrace.raft.messages import (
     BOOTSTRAP,
     BeginEpochRequest,
-    Effects,
     EndEpochRequest,
     FetchRequest,
     FetchResponse,
     HardState,
     OffsetAndEpoch,
+    RaftEffects,
+    RaftRole,
     RaftSettings,
-    Role,
     Voter,
     VoteRequest,
     Voters,
@@ -145,11 +145,13 @@ class Process:
 
     # The shell's part.
 
-    def do(self, call: Callable[[RaftNode], Effects], records: list[Entry] | None = None) -> None:
+    def do(
+        self, call: Callable[[RaftNode], RaftEffects], records: list[Entry] | None = None
+    ) -> None:
         self.perform(call(self.node), records or [])
         self.look_around()
 
-    def perform(self, effects: Effects, records: list[Entry]) -> None:
+    def perform(self, effects: RaftEffects, records: list[Entry]) -> None:
         now = self.cluster.now
         if effects.hard_state is not None:
             self.cluster.persist(self, effects.hard_state)
@@ -350,7 +352,9 @@ class Cluster:
         target = self.processes[node_id]
         open_ = [True]
 
-        def end(call: Callable[[RaftNode], Effects], records: list[Entry] | None = None) -> None:
+        def end(
+            call: Callable[[RaftNode], RaftEffects], records: list[Entry] | None = None
+        ) -> None:
             if open_[0]:
                 open_[0] = False
                 if reset in target.connections:
@@ -410,7 +414,7 @@ class Cluster:
 
     def _check_leader(self, process: Process) -> None:
         node = process.node
-        if node.role is not Role.LEADER:
+        if node.role is not RaftRole.LEADER:
             process.was_leader = False
         elif not process.was_leader:
             process.was_leader = True

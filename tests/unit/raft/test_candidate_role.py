@@ -7,7 +7,7 @@ from headrace.raft.messages import (
     BeginEpochRequest,
     EndEpochRequest,
     HardState,
-    Role,
+    RaftRole,
     VoteRequest,
     VoteResponse,
 )
@@ -40,7 +40,7 @@ def test_node_asks_whether_it_would_be_elected_before_it_stands() -> None:
     request = VoteRequest(0, 1, directory_of(1), 0, 0, pre_vote=True)
     assert effects.requests == ((2, request), (3, request))
     assert effects.hard_state is None
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
     assert node.now <= SETTINGS.election_timeout_ms
 
 
@@ -56,7 +56,7 @@ def test_majority_of_votes_makes_a_leader() -> None:
     node = Driven(voters=[1, 2, 3, 4, 5])
     vote = only_vote(node.become_candidate())
     node.granted(2, vote)
-    assert node.plays(Role.CANDIDATE)
+    assert node.plays(RaftRole.CANDIDATE)
     effects = node.granted(5, vote)
     assert node.node.is_leader
     assert effects.hard_state == HardState(1, voted_for=1, leader_id=1)
@@ -70,14 +70,14 @@ def test_vote_given_twice_counts_once() -> None:
     vote = only_vote(node.become_candidate())
     node.granted(2, vote)
     node.granted(2, vote)
-    assert node.plays(Role.CANDIDATE)
+    assert node.plays(RaftRole.CANDIDATE)
 
 
 def test_vote_of_an_observer_does_not_count() -> None:
     node = Driven()
     vote = only_vote(node.become_candidate())
     node.granted(9, vote)
-    assert node.plays(Role.CANDIDATE)
+    assert node.plays(RaftRole.CANDIDATE)
 
 
 def test_votes_of_an_older_election_do_not_count() -> None:
@@ -88,7 +88,7 @@ def test_votes_of_an_older_election_do_not_count() -> None:
     new = only_vote(node.become_candidate())
     assert new.epoch == old.epoch + 1
     node.granted(2, old)
-    assert node.plays(Role.CANDIDATE)
+    assert node.plays(RaftRole.CANDIDATE)
     node.granted(2, new)
     assert node.node.is_leader
 
@@ -98,13 +98,13 @@ def test_refused_candidate_pauses_and_asks_again() -> None:
     vote = only_vote(node.become_candidate())
     node.refused(2, vote)
     node.refused(3, vote)
-    assert node.plays(Role.CANDIDATE)
+    assert node.plays(RaftRole.CANDIDATE)
     assert node.node.deadline_ms is not None
     pause = node.node.deadline_ms - node.now
     assert SETTINGS.retry_backoff_ms <= pause
     assert pause < SETTINGS.retry_backoff_ms + SETTINGS.election_backoff_max_ms
     node.tick()
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
     assert node.node.epoch == vote.epoch
 
 
@@ -228,7 +228,7 @@ def test_leader_steps_down_for_a_newer_epoch() -> None:
     request = VoteRequest(7, 2, directory_of(2), 1, 1, pre_vote=False)
     response, effects = node.node.handle_vote(request, node.now)
     assert response.granted
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
     assert effects.wake_fetches, "those who wait for records have to look elsewhere"
     assert node.node.epoch_start_offset == -1
     assert node.node.progress(node.now) == ([], [])
@@ -238,9 +238,9 @@ def test_candidate_follows_a_leader_of_its_epoch() -> None:
     node = Driven()
     vote = only_vote(node.become_candidate())
     node.follow(2, vote.epoch)
-    assert (node.node.role, node.node.leader_id) == (Role.FOLLOWER, 2)
+    assert (node.node.role, node.node.leader_id) == (RaftRole.FOLLOWER, 2)
     node.granted(3, vote)
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
 
 
 def test_answer_with_a_newer_epoch_ends_a_candidacy() -> None:
@@ -250,7 +250,7 @@ def test_answer_with_a_newer_epoch_ends_a_candidacy() -> None:
         node.node.answered(2, vote, VoteResponse(9, 3, granted=False), node.now)
     )
     assert effects.hard_state == HardState(9, leader_id=3)
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
 
 
 def test_silent_leader_is_doubted_after_the_fetch_timeout() -> None:
@@ -259,7 +259,7 @@ def test_silent_leader_is_doubted_after_the_fetch_timeout() -> None:
     node.answer(ok(5, 2))
     node.fetch()
     node.tick(SETTINGS.fetch_timeout_ms - 1)
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
     effects = node.tick()
     assert node.now == SETTINGS.fetch_timeout_ms
     assert only_vote(effects).pre_vote
@@ -280,7 +280,7 @@ def test_slow_leader_is_asked_again_after_a_pause() -> None:
     node.follow(2, 5)
     leader, request = node.fetch()
     node.node.failed(leader, request, node.now, refused=False)
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
     assert node.node.next_fetch(node.now) is None
     assert node.node.deadline_ms == node.now + SETTINGS.retry_backoff_ms
     node.tick()
@@ -295,9 +295,9 @@ def test_node_that_doubts_its_leader_goes_on_asking_it() -> None:
     node.refused(3, pre_vote, leader=2)
     assert node.node.next_fetch(node.now) is None, "not at once"
     node.wait(SETTINGS.retry_backoff_ms)
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
     node.answer(ok(5, 2))
-    assert (node.node.role, node.node.leader_id) == (Role.FOLLOWER, 2)
+    assert (node.node.role, node.node.leader_id) == (RaftRole.FOLLOWER, 2)
 
 
 def test_node_that_doubts_its_leader_asks_the_others_again() -> None:
@@ -317,7 +317,7 @@ def test_leader_itself_ends_doubts_about_it() -> None:
     leader, request = node.fetch()
     node.node.failed(leader, request, node.now, refused=True)
     node.follow(2, 5)
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
 
 
 def test_of_two_that_ask_each_other_the_one_with_the_smaller_id_insists() -> None:
@@ -326,7 +326,7 @@ def test_of_two_that_ask_each_other_the_one_with_the_smaller_id_insists() -> Non
     second.stand()
     assert not first.vote(2, 0, pre_vote=True).granted
     assert second.vote(1, 0, pre_vote=True).granted
-    assert second.plays(Role.UNATTACHED)
+    assert second.plays(RaftRole.UNATTACHED)
     first.now += SETTINGS.retry_backoff_ms
     assert first.vote(2, 0, pre_vote=True).granted, "it may hear without being heard"
 
@@ -337,26 +337,26 @@ def test_nobody_insists_against_one_that_has_refused() -> None:
     node.refused(2, only_vote(node.stand()))
     assert not node.vote(3, 0, pre_vote=True).granted
     assert node.vote(2, 0, pre_vote=True).granted
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
 
 
 def test_of_two_that_ask_each_other_the_one_with_more_records_insists() -> None:
     node = Driven(2, log=MemoryLog(1, 1), hard_state=HardState(1))
     node.stand()
     assert not node.vote(1, 1, (1, 1), pre_vote=True).granted
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
 
 
 def test_restarted_leader_does_not_lead_its_epoch_again() -> None:
     node = Driven(log=MemoryLog(1), hard_state=HardState(1, voted_for=1, leader_id=1))
-    assert node.plays(Role.RESIGNED)
+    assert node.plays(RaftRole.RESIGNED)
     assert node.fetched_by(2).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert only_vote(node.tick()).pre_vote
 
 
 def test_restarted_follower_returns_to_its_leader() -> None:
     node = Driven(hard_state=HardState(5, leader_id=3))
-    assert (node.node.role, node.node.leader_id) == (Role.FOLLOWER, 3)
+    assert (node.node.role, node.node.leader_id) == (RaftRole.FOLLOWER, 3)
     assert node.fetch()[0] == 3
 
 
@@ -370,13 +370,13 @@ def test_epoch_is_not_below_that_of_the_log() -> None:
 
 def test_observer_never_stands() -> None:
     node = Driven(9, hard_state=None)
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
     target, _ = node.fetch()
     assert target in (1, 2, 3)
     assert node.node.deadline_ms is None
     node.follow(2, 5)
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
     assert node.fetch()[0] in (1, 2, 3)
     assert node.node.deadline_ms is None
 
@@ -398,7 +398,7 @@ def test_first_successor_stands_at_once_without_asking() -> None:
     node = Driven()
     node.follow(2, 5)
     end(node, 1, 3)
-    assert node.plays(Role.CANDIDATE)
+    assert node.plays(RaftRole.CANDIDATE)
     assert node.stored == HardState(6, voted_for=1)
 
 
@@ -407,7 +407,7 @@ def test_other_successors_wait_and_grant_pre_votes() -> None:
     node.follow(2, 5)
     node.answer(ok(5, 2))
     end(node, 3, 1)
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
     assert node.vote(3, 5, pre_vote=True).granted
     assert only_vote(node.stand()).pre_vote
     assert node.now >= SETTINGS.election_timeout_ms // 2

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from headrace.raft import leader_role, raft_node, replica_progress
-from headrace.raft.candidate_role import Election
+from headrace.raft.candidate_role import CandidateRole
 from headrace.raft.divergence import CommittedRecordsLost, position_answer
-from headrace.raft.follower_role import Following
-from headrace.raft.messages import HardState, LogView, OffsetAndEpoch, Role
+from headrace.raft.follower_role import FollowerRole
+from headrace.raft.messages import HardState, LogView, OffsetAndEpoch, RaftRole
 from headrace.raft.quorum_state import QuorumState
 from headrace.raft.voters import VoteCount
 from tests.unit.raft.chaos import run_chaos
@@ -41,16 +41,16 @@ def test_same_seed_gives_the_same_run() -> None:
 
 
 def _votes_for_any_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Election, "_is_up_to_date", lambda self, request: True)
+    patch.setattr(CandidateRole, "_is_up_to_date", lambda self, request: True)
 
 
 def _votes_twice_in_an_epoch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Election, "_may_grant", lambda self, request: self._is_up_to_date(request))
+    patch.setattr(CandidateRole, "_may_grant", lambda self, request: self._is_up_to_date(request))
 
 
 def _leads_its_epoch_again_after_a_crash(patch: pytest.MonkeyPatch) -> None:
     def enter_resigned(self: QuorumState, now_ms: int) -> None:
-        self.role, self.round = Role.CANDIDATE, VoteCount(())
+        self.role, self.round = RaftRole.CANDIDATE, VoteCount(())
         self.enter_leader(now_ms)
 
     patch.setattr(QuorumState, "enter_resigned", enter_resigned)
@@ -81,7 +81,7 @@ def _never_truncates(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_answers_of_earlier_fetches(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Following, "ended", lambda self, node_id, request: True)
+    patch.setattr(FollowerRole, "ended", lambda self, node_id, request: True)
 
 
 def _node_without_data_votes(patch: pytest.MonkeyPatch) -> None:

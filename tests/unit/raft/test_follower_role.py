@@ -10,8 +10,8 @@ from headrace.raft.messages import (
     FetchResponse,
     HardState,
     OffsetAndEpoch,
+    RaftRole,
     RaftSettings,
-    Role,
 )
 from tests.unit.raft.memory import Entry, MemoryLog
 from tests.unit.raft.nodes import SETTINGS, Driven, directory_of, ok, only_vote, voters_of
@@ -67,21 +67,21 @@ def test_every_answer_gives_the_leader_more_time() -> None:
     node = follower()
     for _ in range(3):
         node.wait(SETTINGS.fetch_timeout_ms - 1)
-        assert node.plays(Role.FOLLOWER)
+        assert node.plays(RaftRole.FOLLOWER)
         node.answer(ok(5, 2))
     node.fetch()
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
 
 
 def test_late_answer_of_the_leader_ends_doubts_about_it() -> None:
     node = follower()
     leader, request = node.fetch()
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
     effects = node.node.answered(leader, request, ok(5, 2, 1), node.now)
     assert effects.append
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
 
 
 def test_answer_is_dropped_if_there_was_another_epoch_in_between() -> None:
@@ -148,10 +148,10 @@ def test_pieces_of_a_snapshot_are_signs_of_life() -> None:
     node.answer(FetchResponse(5, 2, snapshot=OffsetAndEpoch(9, 4)))
     for _ in range(3):
         node.wait(SETTINGS.fetch_timeout_ms - 1)
-        assert node.plays(Role.FOLLOWER)
+        assert node.plays(RaftRole.FOLLOWER)
         node.node.snapshot_piece(node.now)
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
     assert node.node.wanted_snapshot is not None, "it may still come"
     node.vote(3, 6, (5, 9))
     assert node.node.wanted_snapshot is None
@@ -195,7 +195,7 @@ def test_other_errors_of_the_leader_are_waited_out() -> None:
     leader, request = node.fetch()
     response = FetchResponse(5, 2, ErrorCode.UNKNOWN_SERVER_ERROR)
     node.node.answered(leader, request, response, node.now)
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
     assert node.node.next_fetch(node.now) is None
     node.wait(SETTINGS.retry_backoff_ms)
     assert node.fetch()[0] == 2

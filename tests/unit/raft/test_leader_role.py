@@ -10,8 +10,8 @@ from headrace.raft.messages import (
     FetchRequest,
     HardState,
     OffsetAndEpoch,
+    RaftRole,
     ReplicaProgress,
-    Role,
 )
 from tests.unit.raft.memory import MemoryLog
 from tests.unit.raft.nodes import SETTINGS, Driven, directory_of
@@ -231,7 +231,7 @@ def test_leader_without_a_majority_resigns() -> None:
     assert node.now == start + 600 + SETTINGS.fetch_timeout_ms
     assert effects.wake_fetches
     assert effects.requests == tuple((v, EndEpochRequest(1, 1, (2, 3))) for v in (2, 3))
-    assert (node.node.role, node.node.leader_id) == (Role.RESIGNED, -1)
+    assert (node.node.role, node.node.leader_id) == (RaftRole.RESIGNED, -1)
 
 
 def test_in_five_two_silent_voters_do_not_matter() -> None:
@@ -245,7 +245,7 @@ def test_in_five_two_silent_voters_do_not_matter() -> None:
     node.now += 900
     node.fetched_by(2)
     node.wait(150)
-    assert node.plays(Role.RESIGNED)
+    assert node.plays(RaftRole.RESIGNED)
 
 
 def test_observers_do_not_keep_a_leader() -> None:
@@ -253,7 +253,7 @@ def test_observers_do_not_keep_a_leader() -> None:
     node.now += SETTINGS.fetch_timeout_ms
     node.fetched_by(9)
     node.tick(node.now)
-    assert node.plays(Role.RESIGNED)
+    assert node.plays(RaftRole.RESIGNED)
 
 
 def test_fetching_a_snapshot_is_a_sign_of_life() -> None:
@@ -314,7 +314,7 @@ def test_resigned_leader_stands_again_after_a_while() -> None:
     node.node.resign(node.now)
     start = node.now
     node.tick()
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
     assert node.now >= start + SETTINGS.election_timeout_ms
 
 

@@ -10,7 +10,7 @@ from headrace.raft.messages import (
     FetchRequest,
     FetchResponse,
     HardState,
-    Role,
+    RaftRole,
 )
 from tests.unit.raft.memory import Entry, MemoryLog
 from tests.unit.raft.nodes import SETTINGS, Driven, directory_of, ok
@@ -86,7 +86,7 @@ def test_recovering_voter_does_not_stand() -> None:
     for node in (recovering(), recovering(1, 2)):
         node.wait(SETTINGS.fetch_timeout_ms)
         node.wait(10 * SETTINGS.election_timeout_ms)
-        assert node.plays(Role.UNATTACHED)
+        assert node.plays(RaftRole.UNATTACHED)
         assert node.node.epoch == 5
         _, effects = node.node.handle_end_epoch(EndEpochRequest(5, 2, (1,)), node.now)
         assert effects.requests == ()
@@ -96,7 +96,7 @@ def test_leader_that_lost_its_log_does_not_stand_again() -> None:
     hard = HardState(5, voted_for=1, leader_id=1, may_vote=False, recovering=True)
     node = Driven(hard_state=hard)
     node.wait(10 * SETTINGS.election_timeout_ms)
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
 
 
 def test_recovering_voter_votes_again_once_it_has_what_was_committed() -> None:
@@ -147,7 +147,7 @@ def test_node_that_is_not_there_yet_does_not_stand_or_vote() -> None:
     node.follow(2, 5)
     node.answer(ok(5, 2), Entry(4, "a"))
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
     assert not node.vote(3, 6, (5, 9)).granted
     request = EndEpochRequest(6, 2, (1,))
     _, effects = node.node.handle_end_epoch(request, node.now)
@@ -158,7 +158,7 @@ def test_node_that_is_not_there_yet_is_so_after_a_restart_too() -> None:
     node = Driven(log=MemoryLog(1), hard_state=HardState(5, leader_id=2, may_vote=False))
     assert node.fetch()[1].directory_id == LOST
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
 
 
 def test_mark_of_one_leader_is_not_that_of_the_next() -> None:
@@ -178,7 +178,7 @@ def test_leader_does_not_count_a_voter_without_data() -> None:
     node.now += SETTINGS.fetch_timeout_ms
     node.fetched_by(2, directory_id=LOST)
     node.tick(node.now)
-    assert node.plays(Role.RESIGNED)
+    assert node.plays(RaftRole.RESIGNED)
 
 
 def test_high_watermark_is_told_to_it_when_a_majority_has_confirmed_the_leader() -> None:

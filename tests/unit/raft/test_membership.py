@@ -3,7 +3,7 @@
 from random import Random
 
 from headrace.errors import ErrorCode
-from headrace.raft.messages import HardState, Role, Voter
+from headrace.raft.messages import HardState, RaftRole, Voter
 from headrace.raft.raft_node import RaftNode
 from tests.unit.raft.memory import Entry, MemoryLog
 from tests.unit.raft.nodes import SETTINGS, Driven, ok, only_vote, voters_of
@@ -137,9 +137,9 @@ def test_removed_leader_leads_until_its_removal_is_committed() -> None:
     response = node.fetched_by(3)
     assert node.node.high_watermark == 3
     assert response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert node.plays(Role.RESIGNED)
+    assert node.plays(RaftRole.RESIGNED)
     node.tick()
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
     assert node.fetch()[0] in (2, 3)
 
 
@@ -150,7 +150,7 @@ def test_removed_voter_stands_while_its_removal_may_not_be_committed() -> None:
     node.answer(ok(5, 2, 0), Entry(5, "a"), Entry(5, voters_of(2)))
     assert not node.node.is_voter
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
     vote = only_vote(node.granted(2, only_vote(node.stand())))
     node.granted(2, vote)
     assert node.node.is_leader
@@ -161,7 +161,7 @@ def test_removed_voter_does_not_stand_once_its_removal_is_committed() -> None:
     node.follow(2, 5)
     node.answer(ok(5, 2, 2), Entry(5, "a"), Entry(5, voters_of(2)))
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.UNATTACHED)
+    assert node.plays(RaftRole.UNATTACHED)
     assert node.fetch()[0] == 2
 
 
@@ -171,7 +171,7 @@ def test_observer_becomes_a_voter_by_the_log() -> None:
     node.answer(ok(5, 2), Entry(5, voters_of(1, 2, 3, 4)))
     assert node.node.is_voter
     node.wait(SETTINGS.fetch_timeout_ms)
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
 
 
 def test_voters_of_the_log_hold_after_a_restart() -> None:

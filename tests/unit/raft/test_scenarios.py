@@ -7,7 +7,7 @@ import pytest
 
 from headrace.raft.divergence import CommittedRecordsLost
 from headrace.raft.messages import EndEpochRequest, HardState
-from headrace.raft.replica_progress import Replicas
+from headrace.raft.replica_progress import ProgressTracker
 from tests.unit.raft.memory import Entry, MemoryLog
 from tests.unit.raft.simulated import Cluster, Process
 
@@ -101,13 +101,13 @@ def voter_of(cluster: Cluster, leader: Process) -> Process:
 
 
 def test_wiped_voter_that_counts_at_once_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Replicas, "_counts", lambda self, node_id: node_id in self._by_id)
+    monkeypatch.setattr(ProgressTracker, "_counts", lambda self, node_id: node_id in self._by_id)
     with pytest.raises(AssertionError, match=r"committed record .* changed"):
         wiped_voter_meets_a_leader_that_was_replaced()
 
 
 def test_wiped_voter_that_trusts_any_leader_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Replicas, "is_confirmed", lambda self, node_id: True)
+    monkeypatch.setattr(ProgressTracker, "is_confirmed", lambda self, node_id: True)
     with pytest.raises(AssertionError, match=r"committed record .* changed"):
         wiped_voter_meets_a_leader_that_was_replaced()
 

@@ -1,6 +1,6 @@
 """Time in which this process did not run is not the silence of others."""
 
-from headrace.raft.messages import Role
+from headrace.raft.messages import RaftRole
 from headrace.raft.stalls import StallMeter
 from tests.unit.raft.nodes import SETTINGS, Driven, ok
 
@@ -40,10 +40,10 @@ def test_follower_that_did_not_run_does_not_doubt_its_leader() -> None:
     node = follower()
     stall(node, TIMEOUT_MS)
     node.tick(node.now)
-    assert node.plays(Role.FOLLOWER)
+    assert node.plays(RaftRole.FOLLOWER)
     assert not node.vote(3, 5, (5, 100), pre_vote=True).granted
     node.wait(TIMEOUT_MS)
-    assert node.plays(Role.PROSPECTIVE)
+    assert node.plays(RaftRole.PROSPECTIVE)
 
 
 def test_process_that_hardly_runs_misses_a_dead_peer_after_a_number_of_turns() -> None:
@@ -65,7 +65,7 @@ def test_every_answer_of_the_leader_renews_what_is_forgiven() -> None:
         leader_id, request = node.fetch()
         stall(node, TIMEOUT_MS - 1)
         node.tick(node.now)
-        assert node.plays(Role.FOLLOWER)
+        assert node.plays(RaftRole.FOLLOWER)
         node.node.answered(leader_id, request, ok(5, 2), node.now)
 
 
@@ -79,4 +79,4 @@ def test_leader_that_did_not_run_does_not_resign() -> None:
     node.fetched_by(3)
     assert node.node.is_confirmed(node.now)
     node.wait(TIMEOUT_MS)
-    assert node.plays(Role.RESIGNED)
+    assert node.plays(RaftRole.RESIGNED)

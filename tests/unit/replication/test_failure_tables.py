@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage
 from headrace.protocol.records import encode_batch, scan_headers
-from headrace.replication.leader import Proposal
+from headrace.replication.leader import IsrProposal
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.types import TopicPartition
@@ -40,7 +40,7 @@ class Replica:
         path = str(directory / f"broker-{broker_id}" / str(NAME))
         Path(path).parent.mkdir(parents=True)
         self.log = Log.open(Files(), path, NAME, config, NOW_MS)
-        self.partition = Partition(NAME, self.log, config, Flusher(None))  # type: ignore[arg-type]
+        self.partition = Partition(NAME, self.log, config, FlushQueue(None))  # type: ignore[arg-type]
 
     @property
     def offsets(self) -> tuple[int, int]:
@@ -135,9 +135,11 @@ def test_the_old_leader_truncates_to_where_its_epoch_ended(tmp_path: Path) -> No
 
 def test_acks_all_loses_nothing_and_acks_1_may(tmp_path: Path) -> None:
     async def test(one: Replica, two: Replica, three: Replica) -> None:
-        assert one.partition.committed(97) is None, "record 97 was acknowledged with acks=all"
-        waiting = [one.partition.committed(offset) for offset in (98, 99)]
-        assert [one.partition.persisted(offset) for offset in (98, 99)] == [None, None], "acks=1"
+        assert one.partition.when_committed(97) is None, "record 97 was acknowledged with acks=all"
+        waiting = [one.partition.when_committed(offset) for offset in (98, 99)]
+        assert [one.partition.when_persisted(offset) for offset in (98, 99)] == [None, None], (
+            "acks=1"
+        )
         one.partition.follow(AFTER)
         for future in waiting:
             assert future is not None
@@ -166,7 +168,7 @@ def test_consumers_see_nothing_above_98(tmp_path: Path) -> None:
     with_three(tmp_path, test)
 
 
-def alter(partition: Partition, now_ms: int, own_epoch: int = 1) -> Proposal | None:
+def alter(partition: Partition, now_ms: int, own_epoch: int = 1) -> IsrProposal | None:
     """Let the controller take what the leader proposes."""
     assert partition.leadership is not None
     proposal = partition.leadership.propose(now_ms, LAG_MS, own_epoch, lambda *_: True)
@@ -199,7 +201,7 @@ def test_an_isolated_leader_commits_nothing_and_takes_nothing(tmp_path: Path) ->
     async def test(one: Replica, two: Replica, three: Replica) -> None:
         # Nobody fetches any more, and the controller is on the other side: the ISR stays.
         appended = one.partition.append(message(b"lost"), NOW_MS + 1)
-        waiting = one.partition.committed(appended.last_offset)
+        waiting = one.partition.when_committed(appended.last_offset)
         assert one.partition.leadership is not None
         assert one.partition.leadership.propose(NOW_MS + 3 * LAG_MS, LAG_MS, 1, lambda *_: True)
         assert one.partition.high_watermark == 98
@@ -222,7 +224,7 @@ def test_an_isolated_leader_commits_nothing_and_takes_nothing(tmp_path: Path) ->
 
 def test_alone_in_sync_a_leader_refuses_when_two_are_asked_for(tmp_path: Path) -> None:
     async def test(one: Replica, two: Replica, three: Replica) -> None:
-        waiting = one.partition.committed(99)
+        waiting = one.partition.when_committed(99)
         assert waiting is not None
         alter(one.partition, NOW_MS + LAG_MS + 1)
         assert one.partition.isr == (1,)

@@ -8,19 +8,19 @@ from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse
-from headrace.replication.follower import FetchSession, PartitionKey
+from headrace.replication.follower import FollowerFetchSession, PartitionKey
 
 ORDERS = bytes(15) + b"\x0a"
 AUDIT = bytes(15) + b"\x0b"
 
 
-def want(session: FetchSession, topic_id: bytes, partition: int, offset: int = 0) -> None:
+def want(session: FollowerFetchSession, topic_id: bytes, partition: int, offset: int = 0) -> None:
     key = PartitionKey(topic_id, partition)
     name = "orders" if topic_id == ORDERS else "audit"
     session.want(key, name, FetchPartition(partition=partition, fetch_offset=offset))
 
 
-def filled(session: FetchSession) -> FetchRequest:
+def filled(session: FollowerFetchSession) -> FetchRequest:
     request = FetchRequest()
     session.fill(request)
     return request
@@ -40,14 +40,14 @@ def forgotten(request: FetchRequest) -> list[tuple[bytes, int]]:
     ]
 
 
-def opened(session: FetchSession) -> FetchSession:
+def opened(session: FollowerFetchSession) -> FollowerFetchSession:
     filled(session)
     assert session.accept(FetchResponse(session_id=7))
     return session
 
 
 def test_the_first_request_names_everything_and_asks_for_a_session() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0, 5)
     want(session, ORDERS, 1)
     want(session, AUDIT, 0)
@@ -61,7 +61,7 @@ def test_the_first_request_names_everything_and_asks_for_a_session() -> None:
 
 
 def test_later_requests_name_what_changed() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     want(session, ORDERS, 1)
     opened(session)
@@ -77,7 +77,7 @@ def test_later_requests_name_what_changed() -> None:
 
 
 def test_what_is_dropped_is_forgotten_once_and_only_if_it_was_told() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     want(session, ORDERS, 1)
     opened(session)
@@ -91,7 +91,7 @@ def test_what_is_dropped_is_forgotten_once_and_only_if_it_was_told() -> None:
 
 
 def test_what_is_wanted_again_is_not_forgotten() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     opened(session)
     session.drop(PartitionKey(ORDERS, 0))
@@ -102,7 +102,7 @@ def test_what_is_wanted_again_is_not_forgotten() -> None:
 
 
 def test_an_answer_is_for_what_was_asked_last() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     want(session, ORDERS, 1)
     assert not session.is_current(PartitionKey(ORDERS, 0))
@@ -114,7 +114,7 @@ def test_an_answer_is_for_what_was_asked_last() -> None:
 
 
 def test_a_topic_made_again_under_its_name_is_another_one() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0, 100)
     opened(session)
     session.drop(PartitionKey(ORDERS, 0))
@@ -128,7 +128,7 @@ def test_a_topic_made_again_under_its_name_is_another_one() -> None:
     "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 )
 def test_a_lost_session_is_begun_anew(code: ErrorCode) -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     want(session, ORDERS, 1)
     opened(session)
@@ -140,7 +140,7 @@ def test_a_lost_session_is_begun_anew(code: ErrorCode) -> None:
 
 
 def test_after_a_broken_connection_the_old_session_is_ended() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     opened(session)
     session.drop(PartitionKey(ORDERS, 0))
@@ -154,7 +154,7 @@ def test_after_a_broken_connection_the_old_session_is_ended() -> None:
 
 
 def test_a_leader_without_room_for_sessions_is_told_everything_each_time() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     for _ in range(3):
         request = filled(session)
@@ -164,7 +164,7 @@ def test_a_leader_without_room_for_sessions_is_told_everything_each_time() -> No
 
 
 def test_one_that_is_not_kept_leaves_no_session_behind() -> None:
-    session = FetchSession(kept=False)
+    session = FollowerFetchSession(kept=False)
     want(session, ORDERS, 0)
     for _ in range(2):
         request = filled(session)
@@ -174,7 +174,7 @@ def test_one_that_is_not_kept_leaves_no_session_behind() -> None:
 
 
 def test_epochs_of_a_session_begin_again_at_one() -> None:
-    session = FetchSession()
+    session = FollowerFetchSession()
     want(session, ORDERS, 0)
     opened(session)
     session._epoch = 2**31 - 1
@@ -186,7 +186,7 @@ def test_epochs_of_a_session_begin_again_at_one() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_both_sides_agree_on_what_is_wanted(seed: int) -> None:
     rng = Random(seed)
-    session, broker = FetchSession(), FetchSessions(10, Random(seed), FetchPurgatory())
+    session, broker = FollowerFetchSession(), FetchSessions(10, Random(seed), FetchPurgatory())
     wanted: dict[tuple[bytes, int], int] = {}
     for step in range(200):
         for _ in range(rng.randrange(4)):
@@ -209,7 +209,9 @@ def test_both_sides_agree_on_what_is_wanted(seed: int) -> None:
         except KafkaError as error:
             session.accept(FetchResponse(error_code=error.code))
             continue
-        assert {(one.topic_id, one.partition): one.fetch_offset for one in plan.wanted} == wanted
+        assert {
+            (one.topic_id, one.partition): one.fetch_offset for one in plan.partitions
+        } == wanted
         if fate < 0.2:
             session.restart()
             continue

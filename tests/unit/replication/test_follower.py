@@ -12,16 +12,16 @@ from headrace.protocol.messages.fetch import (
     PartitionData,
 )
 from headrace.replication.follower import (
-    Act,
-    Followed,
-    Follower,
+    FetchAction,
+    FetchDecision,
+    FetchPosition,
+    FollowedPartition,
+    FollowerState,
     PartitionKey,
-    Position,
-    Verdict,
-    judge,
+    decide,
+    decide_out_of_range,
     position_of,
-    protect,
-    relocate,
+    protect_committed,
     truncation_offset,
 )
 
@@ -60,35 +60,37 @@ def answer(
 
 
 def test_an_answer_without_error_is_appended() -> None:
-    assert judge(answer(), EpochLog(10, (0, 0))) == Verdict(Act.APPEND)
+    assert decide(answer(), EpochLog(10, (0, 0))) == FetchDecision(FetchAction.APPEND)
 
 
 @pytest.mark.parametrize(
     ("error", "act"),
     [
-        (ErrorCode.OFFSET_OUT_OF_RANGE, Act.LOCATE),
-        (ErrorCode.FENCED_LEADER_EPOCH, Act.GIVE_UP),
-        (ErrorCode.UNKNOWN_LEADER_EPOCH, Act.RETRY),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Act.RETRY),
-        (ErrorCode.UNKNOWN_TOPIC_ID, Act.RETRY),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Act.RETRY),
-        (ErrorCode.INCONSISTENT_TOPIC_ID, Act.RETRY),
-        (ErrorCode.KAFKA_STORAGE_ERROR, Act.RETRY),
-        (ErrorCode.UNKNOWN_SERVER_ERROR, Act.RETRY),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, FetchAction.LOCATE),
+        (ErrorCode.FENCED_LEADER_EPOCH, FetchAction.GIVE_UP),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, FetchAction.RETRY),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, FetchAction.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_ID, FetchAction.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, FetchAction.RETRY),
+        (ErrorCode.INCONSISTENT_TOPIC_ID, FetchAction.RETRY),
+        (ErrorCode.KAFKA_STORAGE_ERROR, FetchAction.RETRY),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, FetchAction.RETRY),
     ],
 )
-def test_what_errors_mean(error: ErrorCode, act: Act) -> None:
-    assert judge(answer(error), EpochLog(10, (0, 0))).act is act
+def test_what_errors_mean(error: ErrorCode, act: FetchAction) -> None:
+    assert decide(answer(error), EpochLog(10, (0, 0))).act is act
 
 
 def test_a_tail_of_the_same_epoch_that_the_leader_lacks_is_cut() -> None:
-    assert judge(answer(diverging=(3, 98)), EpochLog(100, (3, 0))) == Verdict(Act.TRUNCATE, 98, 98)
+    assert decide(answer(diverging=(3, 98)), EpochLog(100, (3, 0))) == FetchDecision(
+        FetchAction.TRUNCATE, 98, 98
+    )
 
 
 def test_a_tail_of_an_epoch_that_the_leader_lacks_is_cut_where_it_begins() -> None:
     # The leader has epoch 3 up to 120, this replica only up to 90, and then its own epoch 4.
     log = EpochLog(100, (3, 0), (4, 90))
-    assert judge(answer(diverging=(3, 120)), log) == Verdict(Act.TRUNCATE, 90, 120)
+    assert decide(answer(diverging=(3, 120)), log) == FetchDecision(FetchAction.TRUNCATE, 90, 120)
 
 
 def test_the_shorter_of_both_is_kept() -> None:
@@ -113,12 +115,12 @@ def test_nothing_beyond_the_end_is_cut() -> None:
     assert truncation_offset(EpochLog(50, (3, 0)), -1, 30) == 30
 
 
-def fetch_round(follower: EpochLog, leader: EpochLog) -> Verdict:
+def fetch_round(follower: EpochLog, leader: EpochLog) -> FetchDecision:
     """A fetch as a leader checks it (KIP-595)."""
     epoch, end = leader.end_offset_for_epoch(follower.latest_epoch)
     if end < 0 or (epoch == follower.latest_epoch and end >= follower.log_end_offset):
-        return judge(answer(), follower)
-    return judge(answer(diverging=(epoch, end)), follower)
+        return decide(answer(), follower)
+    return decide(answer(diverging=(epoch, end)), follower)
 
 
 def cut(log: EpochLog, offset: int) -> EpochLog:
@@ -130,7 +132,7 @@ def test_logs_that_parted_twice_are_cut_to_what_both_have() -> None:
     follower = EpochLog(100, (1, 0), (2, 50), (5, 80))
     leader = EpochLog(120, (1, 0), (3, 60), (6, 90))
     cuts = []
-    while (verdict := fetch_round(follower, leader)).act is Act.TRUNCATE:
+    while (verdict := fetch_round(follower, leader)).act is FetchAction.TRUNCATE:
         cuts.append(verdict.offset)
         follower = cut(follower, verdict.offset)
         assert len(cuts) < 5
@@ -141,37 +143,39 @@ def test_logs_that_parted_twice_are_cut_to_what_both_have() -> None:
 def test_an_epoch_that_wrote_nothing_is_cut_off_too() -> None:
     follower = EpochLog(100, (1, 0), (2, 100))
     leader = EpochLog(105, (1, 0), (3, 105))
-    assert fetch_round(follower, leader) == Verdict(Act.TRUNCATE, 100, 105)
-    assert fetch_round(cut(follower, 100), leader) == Verdict(Act.APPEND)
+    assert fetch_round(follower, leader) == FetchDecision(FetchAction.TRUNCATE, 100, 105)
+    assert fetch_round(cut(follower, 100), leader) == FetchDecision(FetchAction.APPEND)
 
 
 def test_a_log_that_ends_before_the_leaders_begins_anew_there() -> None:
-    assert relocate(EpochLog(10, (0, 0)), 50, 90) == Verdict(Act.RESTART, 50)
-    assert relocate(EpochLog(0), 50, 50) == Verdict(Act.RESTART, 50)
+    assert decide_out_of_range(EpochLog(10, (0, 0)), 50, 90) == FetchDecision(
+        FetchAction.RESTART, 50
+    )
+    assert decide_out_of_range(EpochLog(0), 50, 50) == FetchDecision(FetchAction.RESTART, 50)
 
 
 def test_a_log_that_ends_after_the_leaders_is_cut() -> None:
-    assert relocate(EpochLog(100), 20, 90) == Verdict(Act.TRUNCATE, 90, 90)
+    assert decide_out_of_range(EpochLog(100), 20, 90) == FetchDecision(FetchAction.TRUNCATE, 90, 90)
 
 
 def test_a_log_that_is_in_range_by_now_is_tried_again() -> None:
-    assert relocate(EpochLog(50), 20, 90) == Verdict(Act.RETRY)
-    assert relocate(EpochLog(20), 20, 20) == Verdict(Act.RETRY)
+    assert decide_out_of_range(EpochLog(50), 20, 90) == FetchDecision(FetchAction.RETRY)
+    assert decide_out_of_range(EpochLog(20), 20, 20) == FetchDecision(FetchAction.RETRY)
 
 
-def followed(partition: int = 0, offset: int = 0, epoch: int = 5) -> Followed:
+def followed(partition: int = 0, offset: int = 0, epoch: int = 5) -> FollowedPartition:
     key = PartitionKey(TOPIC, partition)
-    return Followed(key, "orders", epoch, Position(offset, 4, 0), 1000)
+    return FollowedPartition(key, "orders", epoch, FetchPosition(offset, 4, 0), 1000)
 
 
-def asked(follower: Follower, now: float = 0.0) -> list[FetchPartition] | None:
+def asked(follower: FollowerState, now: float = 0.0) -> list[FetchPartition] | None:
     request = FetchRequest()
     if not follower.fill(request, now):
         return None
     return [one for topic in request.topics for one in topic.partitions]
 
 
-def offsets(follower: Follower, now: float = 0.0) -> dict[int, int] | None:
+def offsets(follower: FollowerState, now: float = 0.0) -> dict[int, int] | None:
     found = asked(follower, now)
     return None if found is None else {one.partition: one.fetch_offset for one in found}
 
@@ -181,16 +185,16 @@ def response(*partitions: PartitionData) -> FetchResponse:
     return FetchResponse(session_id=7, responses=[topic])
 
 
-def answered(follower: Follower, *partitions: PartitionData) -> list[int]:
+def answered(follower: FollowerState, *partitions: PartitionData) -> list[int]:
     answers = follower.answered(response(*partitions))
     assert answers is not None
     return [one.followed.key.partition for one in answers]
 
 
 def test_a_fetch_says_where_the_log_ends_and_who_wrote_its_end() -> None:
-    follower = Follower()
+    follower = FollowerState()
     log = EpochLog(100, (3, 0), (4, 90), start_offset=20)
-    follower.add(Followed(PartitionKey(TOPIC, 6), "orders", 5, position_of(log), 1000))
+    follower.add(FollowedPartition(PartitionKey(TOPIC, 6), "orders", 5, position_of(log), 1000))
     (one,) = asked(follower) or []
     assert one.partition == 6
     assert one.current_leader_epoch == 5
@@ -201,7 +205,7 @@ def test_a_fetch_says_where_the_log_ends_and_who_wrote_its_end() -> None:
 
 
 def test_without_partitions_there_is_nothing_to_ask() -> None:
-    follower = Follower()
+    follower = FollowerState()
     assert asked(follower) is None
     follower.add(followed())
     follower.remove(PartitionKey(TOPIC, 0))
@@ -210,17 +214,17 @@ def test_without_partitions_there_is_nothing_to_ask() -> None:
 
 
 def test_a_partition_that_grew_is_fetched_from_its_new_end() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.add(followed(1))
     assert offsets(follower) == {0: 0, 1: 0}
     assert answered(follower, PartitionData(partition_index=1)) == [1]
-    follower.moved(PartitionKey(TOPIC, 1), Position(8, 5, 0))
+    follower.moved(PartitionKey(TOPIC, 1), FetchPosition(8, 5, 0))
     assert offsets(follower) == {1: 8}
 
 
 def test_an_answer_to_a_partition_that_was_removed_is_dropped() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.add(followed(1))
     asked(follower)
@@ -229,7 +233,7 @@ def test_an_answer_to_a_partition_that_was_removed_is_dropped() -> None:
 
 
 def test_an_answer_of_an_older_epoch_is_dropped() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0, epoch=5))
     asked(follower)
     follower.add(followed(0, epoch=6))
@@ -239,7 +243,7 @@ def test_an_answer_of_an_older_epoch_is_dropped() -> None:
 
 
 def test_whether_an_answer_is_still_wanted_is_asked_when_its_turn_comes() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.add(followed(1))
     asked(follower)
@@ -251,7 +255,7 @@ def test_whether_an_answer_is_still_wanted_is_asked_when_its_turn_comes() -> Non
 
 
 def test_a_delayed_partition_is_left_out_until_its_time_comes() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.add(followed(1))
     asked(follower)
@@ -265,7 +269,7 @@ def test_a_delayed_partition_is_left_out_until_its_time_comes() -> None:
 
 
 def test_when_all_are_delayed_there_is_nothing_to_ask() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.delay(PartitionKey(TOPIC, 0), 5.0)
     assert asked(follower, 1.0) is None
@@ -273,16 +277,16 @@ def test_when_all_are_delayed_there_is_nothing_to_ask() -> None:
 
 
 def test_a_partition_may_move_while_it_is_delayed() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.delay(PartitionKey(TOPIC, 0), 5.0)
-    follower.moved(PartitionKey(TOPIC, 0), Position(9, 4, 0))
+    follower.moved(PartitionKey(TOPIC, 0), FetchPosition(9, 4, 0))
     assert asked(follower, 1.0) is None
     assert offsets(follower, 5.0) == {0: 9}
 
 
 def test_a_new_epoch_ends_the_delay_of_the_old_one() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0, epoch=5))
     follower.delay(PartitionKey(TOPIC, 0), 5.0)
     follower.add(followed(0, epoch=6))
@@ -293,7 +297,7 @@ def test_a_new_epoch_ends_the_delay_of_the_old_one() -> None:
 
 
 def test_the_later_of_two_delays_holds() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.delay(PartitionKey(TOPIC, 0), 5.0)
     follower.delay(PartitionKey(TOPIC, 0), 7.0)
@@ -302,20 +306,20 @@ def test_the_later_of_two_delays_holds() -> None:
 
 
 def test_one_that_was_given_up_waits_for_a_new_epoch() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0, epoch=5))
     asked(follower)
     answered(follower)
     follower.give_up(PartitionKey(TOPIC, 0))
     follower.delay(PartitionKey(TOPIC, 0), 1.0)
-    follower.moved(PartitionKey(TOPIC, 0), Position(3, 4, 0))
+    follower.moved(PartitionKey(TOPIC, 0), FetchPosition(3, 4, 0))
     assert asked(follower, 1000.0) is None
     follower.add(followed(0, epoch=6))
     assert offsets(follower, 1000.0) == {0: 0}
 
 
 def test_a_session_that_is_lost_loses_no_partition() -> None:
-    follower = Follower()
+    follower = FollowerState()
     follower.add(followed(0))
     follower.add(followed(1))
     asked(follower)
@@ -331,19 +335,25 @@ def test_a_session_that_is_lost_loses_no_partition() -> None:
 @pytest.mark.parametrize(
     ("verdict", "high_watermark", "is_compacted", "may_lose", "act"),
     [
-        (Verdict(Act.TRUNCATE, 10, 12), 10, False, False, Act.TRUNCATE),
-        (Verdict(Act.TRUNCATE, 10, 12), 11, False, False, Act.KEEP),
-        (Verdict(Act.TRUNCATE, 10, 12), 11, False, True, Act.TRUNCATE),
+        (FetchDecision(FetchAction.TRUNCATE, 10, 12), 10, False, False, FetchAction.TRUNCATE),
+        (FetchDecision(FetchAction.TRUNCATE, 10, 12), 11, False, False, FetchAction.KEEP),
+        (FetchDecision(FetchAction.TRUNCATE, 10, 12), 11, False, True, FetchAction.TRUNCATE),
         # An epoch of which compaction has left nothing: the leader goes further all the same.
-        (Verdict(Act.TRUNCATE, 10, 12), 12, True, False, Act.TRUNCATE),
-        (Verdict(Act.TRUNCATE, 10, 12), 13, True, False, Act.KEEP),
+        (FetchDecision(FetchAction.TRUNCATE, 10, 12), 12, True, False, FetchAction.TRUNCATE),
+        (FetchDecision(FetchAction.TRUNCATE, 10, 12), 13, True, False, FetchAction.KEEP),
         # What retention took away the leader knows to be gone.
-        (Verdict(Act.RESTART, 50), 20, False, False, Act.RESTART),
-        (Verdict(Act.RETRY), 20, False, False, Act.RETRY),
+        (FetchDecision(FetchAction.RESTART, 50), 20, False, False, FetchAction.RESTART),
+        (FetchDecision(FetchAction.RETRY), 20, False, False, FetchAction.RETRY),
     ],
 )
 def test_committed_records_are_protected(
-    verdict: Verdict, high_watermark: int, is_compacted: bool, may_lose: bool, act: Act
+    verdict: FetchDecision,
+    high_watermark: int,
+    is_compacted: bool,
+    may_lose: bool,
+    act: FetchAction,
 ) -> None:
-    found = protect(verdict, high_watermark, is_compacted=is_compacted, may_lose_committed=may_lose)
+    found = protect_committed(
+        verdict, high_watermark, is_compacted=is_compacted, may_lose_committed=may_lose
+    )
     assert found == verdict._replace(act=act)

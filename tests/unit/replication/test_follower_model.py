@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.fetch import EpochEndOffset, PartitionData
-from headrace.replication.follower import Act, judge, position_of, relocate
+from headrace.replication.follower import FetchAction, decide, decide_out_of_range, position_of
 
 NODES = (1, 2, 3)
 
@@ -128,19 +128,19 @@ class Cluster:
             return
         leader, log = self.replicas[self.leader], self.replicas[node]
         answer, records = self._answer(node)
-        verdict = judge(answer, log)
-        if verdict.act is Act.LOCATE:
-            verdict = relocate(log, leader.log_start_offset, leader.log_end_offset)
+        verdict = decide(answer, log)
+        if verdict.act is FetchAction.LOCATE:
+            verdict = decide_out_of_range(log, leader.log_start_offset, leader.log_end_offset)
         before = position_of(log)
-        if verdict.act is Act.APPEND:
+        if verdict.act is FetchAction.APPEND:
             log.append(records)
             # What lies below the leader's start may be another's, and must not be seen.
             start = min(leader.log_start_offset, log.log_end_offset)
             log.log_start_offset = max(log.log_start_offset, start)
             return
-        if verdict.act is Act.TRUNCATE:
+        if verdict.act is FetchAction.TRUNCATE:
             log.truncate_to(verdict.offset)
-        elif verdict.act is Act.RESTART:
+        elif verdict.act is FetchAction.RESTART:
             log.restart_at(verdict.offset)
         assert position_of(log) != before, (verdict, before)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.replication.found_logs import Ownership, ownership
+from headrace.replication.found_logs import LogOwnership, ownership
 from headrace.types import parse_uuid, uuid_text
 
 OURS = bytes(range(16))
@@ -12,19 +12,19 @@ OTHER = bytes(range(100, 116))
 @pytest.mark.parametrize(
     ("found", "latest_epoch", "expected"),
     [
-        (OURS, 3, Ownership.OWN),
+        (OURS, 3, LogOwnership.OWN),
         # The metadata of a follower may be older than its log, but never its id.
-        (OURS, 9, Ownership.OWN),
-        (OTHER, 3, Ownership.FOREIGN),
-        (OTHER, -1, Ownership.FOREIGN),
-        (None, 3, Ownership.DAMAGED_ID),
-        (None, 4, Ownership.DAMAGED_ID),
-        (None, -1, Ownership.DAMAGED_ID),
-        (None, 5, Ownership.DOUBTFUL),
+        (OURS, 9, LogOwnership.OWN),
+        (OTHER, 3, LogOwnership.FOREIGN),
+        (OTHER, -1, LogOwnership.FOREIGN),
+        (None, 3, LogOwnership.DAMAGED_ID),
+        (None, 4, LogOwnership.DAMAGED_ID),
+        (None, -1, LogOwnership.DAMAGED_ID),
+        (None, 5, LogOwnership.DOUBTFUL),
     ],
 )
 def test_a_log_is_known_by_its_id_and_its_epochs(
-    found: bytes | None, latest_epoch: int, expected: Ownership
+    found: bytes | None, latest_epoch: int, expected: LogOwnership
 ) -> None:
     assert ownership(found, latest_epoch, OURS, 4) is expected
 
@@ -39,5 +39,5 @@ def test_every_flipped_bit_of_an_id_is_known_as_damage() -> None:
                 found: bytes | None = parse_uuid(damaged.decode())
             except ValueError:
                 found = None
-            expected = Ownership.OWN if found == OURS else Ownership.DAMAGED_ID
+            expected = LogOwnership.OWN if found == OURS else LogOwnership.DAMAGED_ID
             assert ownership(found, 4, OURS, 4) is expected

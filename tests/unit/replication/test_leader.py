@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.leader import HighWatermark, LeaderState, Proposal
+from headrace.replication.leader import HighWatermark, IsrProposal, LeaderState
 
 LAG_MS = 10_000
 OWN_EPOCH = 11
@@ -171,7 +171,7 @@ def test_a_follower_comes_back_once_it_has_all_that_is_committed() -> None:
     fetch(leader, 3, 100, now_ms=2)
     assert leader.can_grow()
     assert propose(leader, 2) == (1, 2, 3)
-    assert leader.pending == Proposal((1, 2, 3), (OWN_EPOCH, 20, 30), 5, 7)
+    assert leader.pending == IsrProposal((1, 2, 3), (OWN_EPOCH, 20, 30), 5, 7)
     assert leader.isr == (1, 2)
     assert leader.maximal_isr == (1, 2, 3)
 
@@ -313,7 +313,7 @@ def test_nothing_is_committed_with_too_few_in_sync() -> None:
     # What is committed stays so when one of them goes.
     assert after(leader, leader.update, (1, 2, 3), (1,), 9) == 105
     assert append(leader, 110) == 105
-    assert after(leader, leader.require, 1) == 110
+    assert after(leader, leader.set_min_insync_replicas, 1) == 110
 
 
 def test_a_partition_with_fewer_replicas_than_are_asked_for_needs_all_of_them() -> None:

@@ -11,7 +11,7 @@ from headrace.errors import StorageError
 from headrace.protocol.records import decode_rows, read_header, scan_headers
 from headrace.protocol.records import encode_batch as encode
 from headrace.storage.files import File, Files, storage_error
-from headrace.storage.log import Appended, Log
+from headrace.storage.log import AppendResult, Log
 from headrace.types import Buffer, TopicPartition
 
 NAME = TopicPartition("orders", 0)
@@ -72,7 +72,7 @@ def append(
     producer: tuple[int, int, int] = (-1, -1, -1),
     leader_epoch: int = 0,
     now_ms: int = NOW_MS,
-) -> Appended:
+) -> AppendResult:
     """Append one batch as a producer would."""
     data = batch(count, value=value, timestamp=timestamp, producer=producer)
     return log.append(data, [read_header(data)], leader_epoch, now_ms)

@@ -11,7 +11,7 @@ from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.recovery_point import encode_flushed_offset, read_flushed_offset
-from headrace.testing.simulation.simulated_disk import Disk, SimulatedFiles
+from headrace.testing.simulation.simulated_disk import SimulatedDisk, SimulatedFiles
 from tests.unit.storage.logs import (
     NAME,
     NOW_MS,
@@ -81,6 +81,27 @@ def test_a_bad_batch_below_the_recovery_point_is_damage(
         assert (damage.first_offset, damage.end_offset) == (2 * number, 2 * number + 2)
         ends = [*places, log.segments[0].size]
         assert damage.byte_count == ends[number + 1] - places[number]
+        assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, 5, 11])
+@pytest.mark.parametrize("byte", range(8))
+def test_a_batch_at_a_wrong_offset_is_damage_and_nothing_is_cut_off(
+    tmp_path: Path, byte: int, number: int, clean: bool
+) -> None:
+    """No CRC covers the base offset of a batch."""
+    log = written(tmp_path, clean=clean)
+    if clean:
+        number = 11  # Only the tail is read.
+    flip(tmp_path / f"{FIRST}.log", positions(log)[number] + byte)
+    before = content(tmp_path)
+    for _ in range(2):
+        with pytest.raises(DamagedLog) as raised:
+            reopen(tmp_path, clean=clean, recovery_point=24, same_boot=True)
+        assert raised.value.path == str(tmp_path / f"{FIRST}.log")
+        assert abs(raised.value.first_offset - 2 * number) <= 2
+        assert raised.value.end_offset <= 24
         assert content(tmp_path) == before
 
 
@@ -276,7 +297,7 @@ def test_batches_of_an_epoch_that_was_over_are_cut_off_unless_they_were_flushed(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_cut_that_was_followed_by_an_append_is_not_undone(seed: int) -> None:
-    disk = Disk(Random(seed), lambda *_: None, "disk")
+    disk = SimulatedDisk(Random(seed), lambda *_: None, "disk")
     SimulatedFiles(disk).make_directory("/data")
     SimulatedFiles(disk).sync_directory("/")
 
@@ -318,7 +339,7 @@ def test_the_first_flush_after_a_kill_makes_the_names_durable(tmp_path: Path) ->
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_flushed_record_survives_a_kill_before_and_a_loss_of_power_after(seed: int) -> None:
-    disk = Disk(Random(seed), lambda *_: None, "disk")
+    disk = SimulatedDisk(Random(seed), lambda *_: None, "disk")
     SimulatedFiles(disk).make_directory("/data")
     SimulatedFiles(disk).sync_directory("/")
 

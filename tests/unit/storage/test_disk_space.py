@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import StorageError
-from headrace.storage.disk_space import AUTOMATIC, RESERVE_FILE, Room, RoomChange, reserve_of
+from headrace.storage.disk_space import (
+    AUTOMATIC,
+    RESERVE_FILE,
+    DiskSpace,
+    DiskSpaceChange,
+    reserve_of,
+)
 from headrace.storage.files import DiskFull, Files, storage_error
 
 MIB = 1024 * 1024
@@ -43,14 +49,14 @@ class SmallDisk(Files):
         self.reserve = 0
 
 
-def room_on(disk: SmallDisk, reserved: int = 4 * MIB, warn_percent: int = 85) -> Room:
-    room = Room(disk, "/data", reserved, warn_percent)
+def room_on(disk: SmallDisk, reserved: int = 4 * MIB, warn_percent: int = 85) -> DiskSpace:
+    room = DiskSpace(disk, "/data", reserved, warn_percent)
     room.open()
     return room
 
 
-def append(room: Room, disk: SmallDisk, size: int) -> None:
-    room.take(size)
+def append(room: DiskSpace, disk: SmallDisk, size: int) -> None:
+    room.count_append(size)
     disk.used += size
 
 
@@ -81,7 +87,7 @@ def test_records_leave_the_reserve_alone() -> None:
         append(room, disk, 100_000)
     assert room.is_full
     with pytest.raises(DiskFull):
-        room.take(1)
+        room.count_append(1)
     with pytest.raises(DiskFull):
         room.check()
 
@@ -90,20 +96,20 @@ def test_the_reserve_is_given_away_bit_by_bit_and_set_aside_again() -> None:
     disk = SmallDisk()
     room = room_on(disk)
     disk.used = 29 * MIB
-    room.look()
+    room.refresh()
     assert room.is_full
     assert disk.reserve == 2 * MIB, "one of four MiB is free to use"
     disk.used = 31 * MIB + MIB // 2
-    room.look()
+    room.refresh()
     assert disk.reserve == 0
     disk.used = 27 * MIB + MIB // 2
-    room.look()
+    room.refresh()
     assert room.is_full, "a little more than the reserve is free"
     disk.used = 26 * MIB
-    room.look()
+    room.refresh()
     assert not room.is_full
     assert disk.reserve == 3 * MIB
-    room.take(1000)
+    room.count_append(1000)
 
 
 def test_a_start_on_a_full_disk_has_a_part_of_the_reserve() -> None:
@@ -119,11 +125,11 @@ def test_there_is_room_again_when_there_is_as_much_as_was_wanted() -> None:
     disk = SmallDisk()
     room = room_on(disk)
     with pytest.raises(DiskFull):
-        room.take(30 * MIB)
-    room.look()
+        room.count_append(30 * MIB)
+    room.refresh()
     assert room.is_full, "or it would be full and empty by turns"
     disk.total = disk.quota = 64 * MIB
-    room.look()
+    room.refresh()
     assert not room.is_full
 
 
@@ -131,13 +137,13 @@ def test_what_the_file_system_refuses_counts_whatever_it_says_to_be_free() -> No
     disk = SmallDisk()
     room = room_on(disk)
     disk.quota = 2 * MIB
-    room.take(1000)
+    room.count_append(1000)
     room.refused(DiskFull("cannot write"), 1000)
     for _ in range(3):
-        room.look()
+        room.refresh()
         assert room.is_full
     disk.quota = 32 * MIB
-    room.look()
+    room.refresh()
     assert not room.is_full
 
 
@@ -153,34 +159,34 @@ def test_a_file_that_is_too_large_fills_no_disk() -> None:
 def test_each_change_is_told_once() -> None:
     disk = SmallDisk()
     room = room_on(disk)
-    assert room.news() == []
+    assert room.changes() == []
     disk.used = 28 * MIB - 10
-    room.look()
-    assert room.news() == [RoomChange.LOW]
+    room.refresh()
+    assert room.changes() == [DiskSpaceChange.LOW]
     for _ in range(3):
         disk.used = 27 * MIB
-        room.look()
-        assert room.news() == []
+        room.refresh()
+        assert room.changes() == []
         disk.used = 28 * MIB - 10
-        room.look()
-        assert room.news() == []
+        room.refresh()
+        assert room.changes() == []
     disk.used = 30 * MIB
-    room.look()
-    assert room.news() == [RoomChange.FULL]
-    room.look()
-    assert room.news() == []
+    room.refresh()
+    assert room.changes() == [DiskSpaceChange.FULL]
+    room.refresh()
+    assert room.changes() == []
     disk.used = 0
-    room.look()
-    assert room.news() == [RoomChange.HAS_ROOM]
-    assert room.news() == []
+    room.refresh()
+    assert room.changes() == [DiskSpaceChange.HAS_ROOM]
+    assert room.changes() == []
 
 
 def test_a_disk_that_fails_is_not_full() -> None:
     disk = SmallDisk()
     room = room_on(disk)
     disk.fails = StorageError("cannot inspect /data: EIO")
-    room.look()
-    assert room.news() == []
+    room.refresh()
+    assert room.changes() == []
 
 
 @given(st.lists(st.tuples(st.sampled_from(["append", "others", "look"]), st.integers(0, 9 * MIB))))
@@ -195,9 +201,9 @@ def test_records_never_take_what_is_reserved(steps: list[tuple[str, int]]) -> No
                 assert room.is_full
         elif action == "others":
             disk.used = min(size * 4, disk.total - disk.reserve)
-            room.look()
+            room.refresh()
         else:
-            room.look()
+            room.refresh()
         free = disk.space("/data")[1] + disk.reserve
         if action == "append" and not room.is_full:
             assert free >= 4 * MIB
@@ -205,7 +211,7 @@ def test_records_never_take_what_is_reserved(steps: list[tuple[str, int]]) -> No
 
 
 def test_a_real_file_holds_the_reserve(tmp_path: Path) -> None:
-    room = Room(Files(), str(tmp_path), MIB)
+    room = DiskSpace(Files(), str(tmp_path), MIB)
     room.open()
     held = tmp_path / RESERVE_FILE
     if held.exists():  # Some file systems cannot.

@@ -8,7 +8,7 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.records import check_batch, read_header, scan_headers
 from headrace.storage.files import Files
-from headrace.storage.log import Appended, Log
+from headrace.storage.log import AppendResult, Log
 from tests.unit.storage.logs import (
     NOW_MS,
     SMALL,
@@ -40,8 +40,8 @@ def fill(log: Log, batches: int, count: int = 1) -> list[tuple[int, bytes]]:
 
 def test_appends_get_consecutive_offsets_and_are_stamped_in_place(log: Log) -> None:
     first, second = batch(3), batch(2)
-    assert log.append(first, [read_header(first)], 7, NOW_MS) == Appended(0, 2, -1, 0, False)
-    assert log.append(second, [read_header(second)], 7, NOW_MS) == Appended(3, 4, -1, 0, False)
+    assert log.append(first, [read_header(first)], 7, NOW_MS) == AppendResult(0, 2, -1, 0, False)
+    assert log.append(second, [read_header(second)], 7, NOW_MS) == AppendResult(3, 4, -1, 0, False)
     stored = log.read(0, 10_000, 5).records
     assert bytes(stored) == bytes(first + second)
     assert [(h.base_offset, h.leader_epoch) for h in scan_headers(stored)] == [(0, 7), (3, 7)]

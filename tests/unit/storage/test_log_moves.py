@@ -21,7 +21,7 @@ from headrace.storage.future_log import FutureLog, common_end
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
 from headrace.storage.stored_logs import current_logs
-from headrace.testing.simulation.simulated_disk import Disk, HostCrashed, SimulatedFiles
+from headrace.testing.simulation.simulated_disk import HostCrashed, SimulatedDisk, SimulatedFiles
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import (
     NAME,
@@ -113,7 +113,7 @@ def finish(manager: LogManager) -> Log:
     manager.moves.prepare(NAME, manager.moves.futures[NAME])
     copy(manager)
     log = manager.moves.promote(NAME, NOW_MS)
-    manager.moves.settle(NAME)
+    manager.moves.make_durable(NAME)
     return log
 
 
@@ -298,7 +298,7 @@ def test_a_log_may_be_deleted_while_its_move_is_made_durable(
     manager.moves.prepare(NAME, manager.moves.futures[NAME])
     manager.moves.promote(NAME, NOW_MS)
     monkeypatch.setattr(Log, "flush", lambda self: manager.delete(NAME, NOW_MS))
-    manager.moves.settle(NAME)
+    manager.moves.make_durable(NAME)
     monkeypatch.undo()
     assert NAME not in manager.logs
     assert NAME not in manager.moves.replaced
@@ -316,6 +316,28 @@ def test_a_restart_goes_on_copying(open_manager: Open, clean: bool) -> None:
     manager.close(clean=clean)
     again = open_manager()
     assert again.moves.futures[NAME].log.log_end_offset == copied
+    assert read_all(finish(again)) == before
+    assert again.directories[1].log_count == 1
+
+
+def test_a_damaged_copy_is_made_again_by_the_next_start(
+    open_manager: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log itself is intact, so the move that was asked for goes on."""
+    manager = open_manager()
+    log = create(manager)
+    begin(manager, 1)
+    for _ in range(3):
+        copy_piece(manager)
+    before, future = read_all(log), manager.moves.futures[NAME].log
+    future.flush()
+    manager.close(clean=False)
+    for segment in Path(future.directory).glob("*.log"):
+        os.truncate(segment, segment.stat().st_size // 2)
+    again = open_manager()
+    assert again.moves.futures[NAME].directory is again.directories[1]
+    assert again.moves.futures[NAME].log.log_end_offset == 0
+    assert "is made again" in caplog.text
     assert read_all(finish(again)) == before
     assert again.directories[1].log_count == 1
 
@@ -451,7 +473,7 @@ def test_two_logs_of_a_partition_without_a_move_are_refused(tmp_path: Path) -> N
     manager.close()
 
 
-class DyingDisk(Disk):
+class DyingDisk(SimulatedDisk):
     """A disk whose host dies before a change that is counted down to; `alive` until then."""
 
     def __init__(self, seed: int) -> None:
@@ -489,7 +511,10 @@ class Mover:
 
     def run(self) -> None:
         manager = self.open()
-        if NAME not in manager.moves.futures and manager.home_of(NAME) is manager.directories[0]:
+        if (
+            NAME not in manager.moves.futures
+            and manager.directory_of(NAME) is manager.directories[0]
+        ):
             begin(manager, 1)
         step = 0
         while NAME in manager.moves.futures:
@@ -503,7 +528,7 @@ class Mover:
             elif future.log.log_end_offset == log.log_end_offset:
                 new = manager.moves.promote(NAME, NOW_MS)
                 append(new, value=b"during", leader_epoch=4)
-                manager.moves.settle(NAME)
+                manager.moves.make_durable(NAME)
                 manager.delete_retired(NOW_MS + 2000)
                 self.write(new)
             step += 1
@@ -554,7 +579,7 @@ def check_after_crash(mover: Mover, written: int) -> None:
     assert [one.producer_id for one in log.aborted_transactions(0, 30)] == [8]
     for directory in manager.directories:
         there = mover.disk.find(f"{directory.path}/orders-0") is not None
-        assert there == (directory is manager.home_of(NAME))
+        assert there == (directory is manager.directory_of(NAME))
     manager.close()
 
 

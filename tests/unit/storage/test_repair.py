@@ -1,5 +1,6 @@
 """Repair of a damaged log: what is damaged, what each repair keeps, and where the rest goes."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
-from headrace.storage.repair import Repair, apply_repair, plan_repair
+from headrace.storage.repair import RepairMethod, apply_repair, plan_repair
 from tests.unit.cli.invoking import document, invoke
 from tests.unit.storage.logs import (
     NAME,
@@ -87,7 +88,7 @@ def test_a_sound_log_has_nothing_to_repair(data: Path) -> None:
     plan = plan_repair(str(data / "orders-0"))
     assert (plan.start_offset, plan.end_offset, plan.damaged) == (0, 80, ())
     assert (plan.partition, plan.flushed_offset) == (NAME, 80)
-    for repair in Repair:
+    for repair in RepairMethod:
         assert apply_repair(Files(), plan, repair) == []
     assert content(data / "orders-0") == before
     check(data, expected())
@@ -102,8 +103,8 @@ def test_skipping_takes_out_only_what_is_damaged(data: Path) -> None:
         (first, first + 2),
         (last, last + 2),
     ]
-    assert plan.lost_by(Repair.SKIP) == 4
-    removed = apply_repair(Files(), plan, Repair.SKIP)
+    assert plan.lost_by(RepairMethod.SKIP) == 4
+    removed = apply_repair(Files(), plan, RepairMethod.SKIP)
     assert len(removed) == 2
     kept = sum(map(len, content(directory).values()))
     assert kept + sum(Path(name).stat().st_size for name in removed) == sizes
@@ -116,8 +117,8 @@ def test_cutting_ends_the_log_before_the_damage(data: Path) -> None:
     offset = damage_log(data, 1)
     before = content(directory)
     plan = plan_repair(str(directory))
-    assert plan.lost_by(Repair.CUT) == 80 - offset
-    removed = apply_repair(Files(), plan, Repair.CUT)
+    assert plan.lost_by(RepairMethod.CUT) == 80 - offset
+    removed = apply_repair(Files(), plan, RepairMethod.CUT)
     kept = b"".join(content(directory).values())
     taken = b"".join(Path(name).read_bytes() for name in reversed(removed))
     assert sorted(kept + taken) == sorted(b"".join(before.values()))
@@ -132,7 +133,7 @@ def test_a_missing_segment_is_skipped_or_ends_the_log(data: Path, number: int) -
     paths[number].unlink()
     plan = plan_repair(str(directory))
     assert [(one.first_offset, one.end_offset) for one in plan.damaged] == [(lost[0], lost[-1] + 1)]
-    apply_repair(Files(), plan, Repair.SKIP)
+    apply_repair(Files(), plan, RepairMethod.SKIP)
     check(data, expected(lost))
 
 
@@ -141,7 +142,7 @@ def test_a_missing_segment_ends_a_log_that_is_cut(data: Path) -> None:
         paths = segments_of(data / "orders-0")
         offset = int(paths[number].stem)
         paths[number].unlink()
-        apply_repair(Files(), plan_repair(str(data / "orders-0")), Repair.CUT)
+        apply_repair(Files(), plan_repair(str(data / "orders-0")), RepairMethod.CUT)
         check(data, expected(range(offset, 80)), offset)
 
 
@@ -152,7 +153,7 @@ def test_a_log_that_lost_its_end_goes_on_there(data: Path) -> None:
     plan = plan_repair(str(data / "orders-0"))
     [lost] = plan.damaged
     assert (lost.first_offset, lost.end_offset) == (offset, 80)
-    assert apply_repair(Files(), plan, Repair.CUT) == []
+    assert apply_repair(Files(), plan, RepairMethod.CUT) == []
     check(data, expected(range(offset, 80)), offset)
 
 
@@ -161,13 +162,13 @@ def test_a_segment_of_nothing_but_damage_is_skipped(data: Path) -> None:
         path.write_bytes(bytes(path.stat().st_size))
     plan = plan_repair(str(data / "orders-0"))
     assert len(plan.damaged) == 2
-    apply_repair(Files(), plan, Repair.SKIP)
+    apply_repair(Files(), plan, RepairMethod.SKIP)
     lost = [range(one.first_offset, one.end_offset) for one in plan.damaged]
     check(data, expected(*lost), lost[-1][0])
 
 
-@pytest.mark.parametrize("repair", list(Repair))
-def test_batches_of_an_epoch_that_was_over_are_taken_out(data: Path, repair: Repair) -> None:
+@pytest.mark.parametrize("repair", list(RepairMethod))
+def test_batches_of_an_epoch_that_was_over_are_taken_out(data: Path, repair: RepairMethod) -> None:
     directory = data / "orders-0"
     (directory / "leader-epoch-checkpoint").write_bytes(b"0\n4\n0 0\n1 30\n2 60\n3 70\n")
     manager = manage(data)
@@ -184,9 +185,31 @@ def test_a_log_in_use_is_not_repaired(data: Path) -> None:
     manager = manage(data)
     before = content(data / "orders-0")
     with pytest.raises(StorageError, match="stop its broker"):
-        apply_repair(Files(), plan_repair(str(data / "orders-0")), Repair.CUT)
+        apply_repair(Files(), plan_repair(str(data / "orders-0")), RepairMethod.CUT)
     assert content(data / "orders-0") == before
     manager.close()
+
+
+def test_a_log_without_a_whole_batch_is_shown_without_offsets(tmp_path: Path) -> None:
+    manager = manage(tmp_path)
+    append(manager.create(NAME, TOPIC_ID, SMALL, NOW_MS), 2)
+    manager.close()
+    damage_log(tmp_path, batch=0)
+    shown = invoke("log", "repair", str(tmp_path / "orders-0"))
+    assert "orders-0: no batch that can be read, " in shown.stdout
+    assert re.search(r"offsets 0 to 1 \(\d+ bytes\): CRC ", shown.stdout), shown.stdout
+
+
+def test_offsets_of_a_missing_segment_are_said_to_be_missing(data: Path) -> None:
+    _, lost, following, *_ = segments_of(data / "orders-0")
+    lost.unlink()
+    (data / ".kafka_cleanshutdown").unlink()
+    missing = f"offsets {int(lost.stem)} to {int(following.stem) - 1} are missing"
+    manager = manage(data)
+    assert missing in str(manager.failed[NAME])
+    manager.close()
+    shown = invoke("log", "repair", str(data / "orders-0")).stdout
+    assert f"{following.name} at position 0: {missing}: the segment before it" in shown
 
 
 @pytest.mark.parametrize("choice", ["--skip", "--cut"])
@@ -198,7 +221,7 @@ def test_the_printed_advice_works(data: Path, choice: str) -> None:
     damage = manager.failed[NAME]
     assert isinstance(damage, DamagedLog)
     manager.close()
-    [advised] = [part for part in damage.advice.split("`") if part.startswith("headrace ")]
+    [advised] = [part for part in damage.repair_advice.split("`") if part.startswith("headrace ")]
     shown = invoke(*shlex.split(advised)[1:])
     assert shown.exit_code == 1
     assert f"offsets {offset} to {offset + 1}" in shown.stdout

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from headrace.storage.damage import DamagedLog
 from headrace.storage.log import Log
 from headrace.storage.scrubbing import (
-    Damage,
-    Progress,
+    ScrubProgress,
+    SegmentDamage,
     SegmentKey,
     check_segment,
     decode_progress,
@@ -28,29 +28,29 @@ partitions = st.sampled_from([A, B, C, TopicPartition("audit", 7)])
 keys = st.builds(SegmentKey, partitions, st.integers(0, 2**40))
 numbers = st.integers(0, 2**50)
 progresses = st.builds(
-    Progress,
+    ScrubProgress,
     started_ms=numbers,
     finished_ms=st.just(-1) | numbers,
     segment_count=numbers,
     byte_count=numbers,
     last=st.none() | keys,
-    damage=st.lists(st.builds(Damage, keys, numbers, numbers), max_size=3).map(tuple),
+    damage=st.lists(st.builds(SegmentDamage, keys, numbers, numbers), max_size=3).map(tuple),
 )
 
 
 @given(progresses)
-def test_progress_outlives_a_restart(progress: Progress) -> None:
+def test_progress_outlives_a_restart(progress: ScrubProgress) -> None:
     assert decode_progress(encode_progress(progress)) == progress
 
 
 @pytest.mark.parametrize("data", [None, b"", b"1\n", b"0\nlast=x\n", b"0\nstarted_ms=x\n", b"\xff"])
 def test_what_cannot_be_read_begins_anew(data: bytes | None) -> None:
-    assert decode_progress(data) == Progress()
+    assert decode_progress(data) == ScrubProgress()
 
 
 def test_a_pass_reads_every_segment_once_in_order_and_the_next_waits_for_its_time() -> None:
     held = {A: [0, 10, 20], B: [], C: [5]}
-    progress = Progress().begun(1000, WEEK_MS)
+    progress = ScrubProgress().begun(1000, WEEK_MS)
     seen = []
     while (key := next_segment(progress, sorted(held), lambda name: held[name])) is not None:
         seen.append(key)
@@ -69,13 +69,13 @@ def test_a_pass_reads_every_segment_once_in_order_and_the_next_waits_for_its_tim
 
 
 def test_a_partition_that_is_gone_is_passed_over() -> None:
-    progress = Progress(1, last=SegmentKey(B, 7))
+    progress = ScrubProgress(1, last=SegmentKey(B, 7))
     assert next_segment(progress, [A, C], lambda _: [3]) == (C, 3)
 
 
 def test_damage_is_known_until_it_is_gone() -> None:
-    damage = Damage(SegmentKey(A, 0), 3, 5)
-    progress = Progress(1).read(damage.key, 10, damage)
+    damage = SegmentDamage(SegmentKey(A, 0), 3, 5)
+    progress = ScrubProgress(1).read(damage.key, 10, damage)
     later = progress.ended(5).begun(10, 0)
     assert later.damage == (damage,)
     assert later.read(damage.key, 10).damage == ()

@@ -10,7 +10,7 @@ from headrace.storage.files import FileMissing
 from headrace.storage.log import Log
 from headrace.storage.stored_logs import (
     FILES,
-    Aborted,
+    AbortedRange,
     StoredLog,
     open_stored,
     stored_log_starts,
@@ -163,7 +163,7 @@ def test_aborted_transactions_are_those_that_reach_into_the_range(tmp_path: Path
     entry = bytes(2) + b"".join(number.to_bytes(8, "big") for number in (77, 3, 5, 6))
     Path(log.segments[0].path + ".txnindex").write_bytes(entry + b"torn")
     stored = open_stored(NAME, str(tmp_path))
-    assert stored.aborted(0, 40) == [Aborted(77, 3, 5)]
-    assert stored.aborted(5, 6) == [Aborted(77, 3, 5)]
+    assert stored.aborted(0, 40) == [AbortedRange(77, 3, 5)]
+    assert stored.aborted(5, 6) == [AbortedRange(77, 3, 5)]
     assert stored.aborted(6, 40) == []
     assert stored.aborted(0, 3) == []

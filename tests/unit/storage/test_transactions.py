@@ -12,7 +12,7 @@ from headrace.protocol.batch import crc32c
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD, encode_batch, scan_headers
 from headrace.storage.log import Log
-from headrace.storage.producer_state import Producers, Transactions
+from headrace.storage.producer_state import OpenTransactions, ProducerStates
 from tests.unit.storage.logs import NOW_MS, append, config, open_log
 from tests.unit.storage.transacting import (
     abort,
@@ -146,7 +146,7 @@ def test_markers_of_the_past_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_late_marker_does_not_end_the_next_transaction_of_version_2() -> None:
-    producers = Producers()
+    producers = ProducerStates()
     data = transactional((1, 0, 0))
     producers.record(scan_headers(data)[0], 0, NOW_MS)
     marker = Marker(1, 1, 0, committed=True)
@@ -300,7 +300,7 @@ def test_a_batch_that_compaction_emptied_begins_nothing() -> None:
     data = transactional((1, 0, 3))[:HEADER_SIZE]
     data[-4:] = bytes(4)  # The number of records.
     data[8:12] = (HEADER_SIZE - LOG_OVERHEAD).to_bytes(4, "big")
-    producers = Producers()
+    producers = ProducerStates()
     producers.replay(scan_headers(data)[0], data)
     producer = producers.get(1)
     assert producer is not None
@@ -321,7 +321,7 @@ def test_a_marker_that_compaction_emptied_aborts_what_is_open(tmp_path: Path) ->
     log.append_replicated(data, scan_headers(data), NOW_MS)
     assert log.last_stable_offset(2) == 2
     assert aborted(log, 0, 2) == [(1, 0)]
-    producers = Producers()
+    producers = ProducerStates()
     producers.replay(scan_headers(data)[0], data)
     assert producers.get(1) is None
 
@@ -340,7 +340,7 @@ def test_the_first_unstable_offset_is_the_least_of_all(
     steps: list[tuple[int, bool, int]],
 ) -> None:
     """Each step writes or ends for one producer, and commits some more of the log."""
-    transactions = Transactions()
+    transactions = OpenTransactions()
     opened: dict[int, int] = {}
     ended: list[tuple[int, int]] = []
     high_watermark = 0

@@ -12,8 +12,8 @@ from headrace.protocol.records import scan_headers
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.open_files import OpenFiles
-from headrace.storage.stored_logs import Aborted, open_stored
-from headrace.testing.simulation.simulated_disk import Disk, HostCrashed, SimulatedFiles
+from headrace.storage.stored_logs import AbortedRange, open_stored
+from headrace.testing.simulation.simulated_disk import HostCrashed, SimulatedDisk, SimulatedFiles
 from tests.unit.storage.logs import (
     NAME,
     NOW_MS,
@@ -55,7 +55,7 @@ class Crashing:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.disk = Disk(self.random, lambda *_: None, "disk")
+        self.disk = SimulatedDisk(self.random, lambda *_: None, "disk")
         self.disk.lose_power = lambda: self.disk.crash(power_loss=True)
         self.flushed = 0
         self.closed = False
@@ -312,14 +312,17 @@ def test_an_index_that_cannot_be_written_yet_is_right_all_the_same(tmp_path: Pat
     files.heal()
     log.roll(NOW_MS)
     assert aborted(log, 0, 6) == [(0, 0), (1, 2), (2, 4)]
-    assert open_stored(NAME, str(tmp_path)).aborted(0, 3) == [Aborted(0, 0, 1), Aborted(1, 2, 3)]
+    assert open_stored(NAME, str(tmp_path)).aborted(0, 3) == [
+        AbortedRange(0, 0, 1),
+        AbortedRange(1, 2, 3),
+    ]
 
 
 def test_who_reads_the_files_finds_an_aborted_transaction_at_once(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, (1, 0, 0))
     abort(log, 1)
-    assert open_stored(NAME, str(tmp_path)).aborted(0, 2) == [Aborted(1, 0, 1)]
+    assert open_stored(NAME, str(tmp_path)).aborted(0, 2) == [AbortedRange(1, 0, 1)]
 
 
 def test_an_index_without_its_segment_is_removed(tmp_path: Path) -> None:

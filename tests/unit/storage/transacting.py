@@ -2,7 +2,7 @@
 
 from headrace.protocol.markers import Marker, decode_marker, encode_marker
 from headrace.protocol.records import BatchHeader, decode_rows, encode_batch, scan_headers
-from headrace.storage.log import Appended, Log
+from headrace.storage.log import AppendResult, Log
 from tests.unit.storage.logs import NOW_MS
 
 
@@ -27,7 +27,7 @@ def write(
     *,
     value: bytes = b"value",
     now_ms: int = NOW_MS,
-) -> Appended:
+) -> AppendResult:
     """Append a batch of a transaction."""
     data = transactional(producer, count, value=value)
     return log.append(data, scan_headers(data), max(log.latest_epoch, 0), now_ms)
@@ -41,7 +41,7 @@ def end(
     committed: bool,
     coordinator_epoch: int = 0,
     now_ms: int = NOW_MS,
-) -> Appended:
+) -> AppendResult:
     """Append a marker."""
     marker = Marker(producer_id, producer_epoch, coordinator_epoch, committed)
     data = encode_marker(marker, now_ms)

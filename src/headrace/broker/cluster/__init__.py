@@ -1,1 +1,1 @@
-"""This node among others: joining, reaching the controller, being the controller."""
+"""This node in its cluster: registration, channels to other nodes, the active controller."""

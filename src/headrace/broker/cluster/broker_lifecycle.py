@@ -1,8 +1,8 @@
-"""This broker as a member of the cluster: it registers, and keeps telling that it lives.
+"""Registration and heartbeats of this broker, and its lease to accept records.
 
 An answered heartbeat is a lease to accept records until `broker.session.timeout.ms` after it was
-*sent*. The controller waits that long from when it *came* before it lets others lead, so a broker
-that is cut off or was stopped knows to refuse before anybody takes its place.
+*sent*. The controller waits that long after it *arrived* before it lets others lead, so a broker
+that is cut off or was suspended refuses records before another broker leads in its place.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from headrace.broker.cluster.channels import ControllerLink
+from headrace.broker.cluster.channels import ControllerChannel
 from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
@@ -45,7 +45,7 @@ _REFUSALS = {
 _OTHER_REFUSAL = "the controller's log says why"
 
 
-class Membership:
+class BrokerLifecycle:
     """Registration, heartbeats and the lease. Used on the event loop's thread only."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Membership:
         cluster_id: str,
         incarnation_id: bytes,
         store: MetadataStore,
-        controllers: ControllerLink,
+        controllers: ControllerChannel,
         clock: Clock,
         offline_directories: Callable[[], list[bytes]],
         full_directories: Callable[[], list[bytes]],
@@ -77,17 +77,17 @@ class Membership:
         self._tasks = TaskScope("heartbeats")
         self._task: asyncio.Task[None] | None = None
         self._wants_shut_down = False
-        self._hurry = asyncio.Event()
-        self._let_go = asyncio.Event()
+        self._heartbeat_due = asyncio.Event()
+        self._consented = asyncio.Event()
         self._unfenced = asyncio.Event()
 
     @property
     def may_write(self) -> bool:
-        """Whether records may be accepted now: nobody can lead in our place yet.
+        """Whether records may be accepted now: no other broker can lead in our place yet.
 
-        The lease ends by either clock: the steady one stands still while the machine is suspended,
-        and the time of day may be set back. The only voter decides that itself, however long it has
-        been too busy to renew its lease.
+        The lease ends by either clock: the steady clock stands still while the machine is
+        suspended, and the time of day may be set back. The only voter elects leaders itself,
+        however long it has been too busy to renew its lease.
         """
         clock = self._clock
         leased = (
@@ -104,7 +104,7 @@ class Membership:
     ) -> None:
         """Register, and return when the controller lets clients see this broker.
 
-        `previous_broker_epoch` is the one of the run before if that shut down cleanly, or -1. The
+        `previous_broker_epoch` is that of the run before if it shut down cleanly, or -1. The
         broker asks to stay fenced until it `may_unfence`.
         """
         self._may_unfence = may_unfence
@@ -114,9 +114,12 @@ class Membership:
             incarnation_id=self._incarnation_id,
             listeners=[
                 registration.Listener(
-                    name=one.name, host=one.host, port=one.port, security_protocol=_PLAINTEXT
+                    name=endpoint.name,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    security_protocol=_PLAINTEXT,
                 )
-                for one in endpoints
+                for endpoint in endpoints
             ],
             features=[
                 registration.Feature(
@@ -131,13 +134,13 @@ class Membership:
             previous_broker_epoch=previous_broker_epoch,
         )
         self.broker_epoch = await self._register(request)
-        self._task = self._tasks.start(self._beat_on())
+        self._task = self._tasks.start(self._heartbeat_loop())
         await self._unfenced.wait()
 
     async def _register(self, request: registration.BrokerRegistrationRequest) -> int:
-        """The epoch of this run; waits for as long as there is no controller that can write."""
+        """Register this run, and return its epoch; waits while no controller can write."""
         duplicate_until: float | None = None
-        told: ErrorCode | None = None
+        logged: ErrorCode | None = None
         while True:
             try:
                 answer: registration.BrokerRegistrationResponse = await self._controllers.ask(
@@ -150,9 +153,9 @@ class Membership:
                 return answer.broker_epoch
             code = error_code(answer.error_code)
             if code.retriable:
-                if code is not told:
-                    told = code
-                    logger.warning("%s", self._unregistered(code))
+                if code is not logged:
+                    logged = code
+                    logger.warning("%s", self._retry_text(code))
                 await asyncio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
                 continue
             if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
@@ -160,22 +163,22 @@ class Membership:
                 raise KafkaError(code, f"broker {self._config.node_id} cannot register: {reason}")
             now = self._clock.monotonic()
             if duplicate_until is None:
-                # The last run of this broker may be dead and not be missed yet.
+                # The last run of this broker may be dead, and its session not over yet.
                 patience = max(
                     _DUPLICATE_SECONDS, 2 * self._config.broker_session_timeout_ms / 1000
                 )
                 duplicate_until = now + patience
                 logger.warning(
                     "%s; trying again for %.0f s, in case that it is dead and its session ends",
-                    self._duplicate(),
+                    self._duplicate_text(),
                     patience,
                 )
             if now > duplicate_until:
-                raise KafkaError(code, self._duplicate())
+                raise KafkaError(code, self._duplicate_text())
             await asyncio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
 
-    def _unregistered(self, code: ErrorCode) -> str:
-        """Why the controller cannot register this broker now, though it will."""
+    def _retry_text(self, code: ErrorCode) -> str:
+        """The log text for a registration that the controller refuses for now."""
         cause = code.name
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             cause += ": its disk is full or fails"
@@ -184,42 +187,47 @@ class Membership:
             " trying again. Its own log says more"
         )
 
-    def _duplicate(self) -> str:
-        """Which broker has this node's id, and what to do about it."""
+    def _duplicate_text(self) -> str:
+        """The error text for another process with this node's id, and what to do about it."""
         node_id = self._config.node_id
         other = self._store.image.brokers.get(node_id)
         endpoints = other.endpoints if other is not None else ()
-        where = ", ".join(f"{one.host}:{one.port}" for one in endpoints) or "an unknown address"
+        where = (
+            ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
+            or "an unknown address"
+        )
         return (
             f"another process runs as broker {node_id} ({where}) with other log directories: stop"
             " it, or give this one a node.id of its own"
         )
 
-    def hurry(self) -> None:
+    def heartbeat_now(self) -> None:
         """Send the next heartbeat at once: it has news for the controller."""
-        self._hurry.set()
+        self._heartbeat_due.set()
 
     async def leave(self) -> None:
-        """Hand over what this broker leads, if that can be done soon; then be silent."""
+        """Hand over leaderships, if that can be done soon, and send no more heartbeats."""
         if self._task is None:
             return
         orderly = self._config.controlled_shutdown_enable and self._has_peers()
         if orderly and not self._task.done():
             self._wants_shut_down = True
-            self._hurry.set()
-            if not await self._is_let_go():
+            self._heartbeat_due.set()
+            if not await self._wait_for_consent():
                 logger.warning("stopping without the controller's consent")
         await self.stop()
 
     def _has_peers(self) -> bool:
-        """Whether there is anybody to hand anything over to."""
+        """Whether there is another active broker to hand leaderships over to."""
         brokers = self._store.image.brokers.values()
-        return any(one.is_active and one.broker_id != self._config.node_id for one in brokers)
+        return any(
+            broker.is_active and broker.broker_id != self._config.node_id for broker in brokers
+        )
 
-    async def _is_let_go(self) -> bool:
-        """Whether the controller has taken over; one that does not answer is not waited for."""
+    async def _wait_for_consent(self) -> bool:
+        """Wait for the controller to let this broker stop; False if it is silent or too late."""
         began = self._clock.monotonic()
-        while not self._let_go.is_set():
+        while not self._consented.is_set():
             silent_since = max(began, self._answered_at)
             due = min(began + _SHUTDOWN_SECONDS, silent_since + _SILENT_SECONDS)
             left = due - self._clock.monotonic()
@@ -227,19 +235,19 @@ class Membership:
                 return False
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._let_go.wait()
+                    await self._consented.wait()
         return True
 
     async def stop(self) -> None:
         """Send no more heartbeats."""
         await self._tasks.close()
 
-    async def _beat_on(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
             pause = self._config.broker_heartbeat_interval_ms / 1000
-            self._hurry.clear()
+            self._heartbeat_due.clear()
             try:
-                answer = await self._beat()
+                answer = await self._send_heartbeat()
                 if answer.error_code:
                     code = error_code(answer.error_code)
                     if code in _ENDS_MEMBERSHIP:
@@ -252,16 +260,16 @@ class Membership:
                 logger.warning("no heartbeat was answered: %s", error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._hurry.wait()
+                    await self._heartbeat_due.wait()
 
-    async def _beat(self) -> BrokerHeartbeatResponse:
+    async def _send_heartbeat(self) -> BrokerHeartbeatResponse:
         sent, sent_wall_ms = self._clock.monotonic(), self._clock.now_ms()
         request = BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
             broker_epoch=self.broker_epoch,
             # Kafka means the last offset that was applied.
             current_metadata_offset=self._store.image_offset - 1,
-            # Who has lost logs must not lead before the controller knows which.
+            # A broker that lost logs must not lead before the controller knows which.
             want_fence=not self._unfenced.is_set() and not self._may_unfence(),
             want_shut_down=self._wants_shut_down,
             offline_log_dirs=self._offline_directories(),
@@ -272,7 +280,7 @@ class Membership:
         if not answer.error_code:
             self._answered_at = self._clock.monotonic()
             if answer.should_shut_down:
-                self._let_go.set()
+                self._consented.set()
             if not answer.is_fenced:
                 self._lease_until = max(self._lease_until, sent + session)
                 self._lease_until_wall_ms = sent_wall_ms + self._config.broker_session_timeout_ms

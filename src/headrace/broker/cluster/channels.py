@@ -1,4 +1,4 @@
-"""Connections to other nodes: to each, to the active controller, and between brokers."""
+"""Channels to other nodes: links to a node, to the active controller, and to brokers."""
 
 import asyncio
 from collections import Counter, deque
@@ -10,32 +10,32 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.net.addresses import Address
-from headrace.net.client_connection import Connection
+from headrace.net.client_connection import ClientConnection
 from headrace.protocol.apis import Api
 from headrace.protocol.schema import Message
 from headrace.tasks import TaskScope
 
-# A way to one other node: connected when it is used, and again after it broke.
+# A connection to one other node, opened when it is used, and again after it broke.
 #
-# Answers come in the order of the requests, so whatever may wait (a long fetch) has a link of its
-# own.
+# Answers come in the order of the requests, so requests that may wait (a long fetch) have a link of
+# their own.
 
 
-class NotSent(HeadraceError):
-    """The node cannot be reached now: what was to be asked has not been done."""
+class RequestNotSent(HeadraceError):
+    """The node cannot be reached: the request was not sent."""
 
 
-class Link:
+class NodeChannel:
     """Requests to one node. Used on the event loop's thread only.
 
     Every failure is a HeadraceError, and closes the connection; the next request opens another.
-    Unless it is NotSent, it is unknown whether what was asked has been done.
+    Unless it is RequestNotSent, it is unknown whether the request was carried out.
     """
 
     def __init__(self, address_of: Callable[[], Address | None], client_id: str) -> None:
         self._address_of = address_of
         self._client_id = client_id
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._connecting = asyncio.Lock()
 
     async def ask(self, request: Message, timeout_s: float) -> Any:
@@ -46,46 +46,46 @@ class Link:
         try:
             return await connection.ask(request, max(due - loop.time(), 0.001))
         except asyncio.CancelledError:
-            # Nobody waits for its answer any more, and those behind it should not have to.
+            # Nobody waits for the answer any more, and later requests should not have to.
             self.close()
             raise
 
     def close(self) -> None:
-        """Break the connection, if there is one; what is in flight fails."""
+        """Close the connection, if any; requests in flight fail."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
-    async def _connected(self, timeout_s: float) -> Connection:
+    async def _connected(self, timeout_s: float) -> ClientConnection:
         async with self._connecting:
             address = self._address_of()
             if address is None:
-                raise NotSent("it is not known where it is")
+                raise RequestNotSent("it is not known where it is")
             known = self._connection
             if known is not None and known.is_open and known.address == address:
                 return known
             self.close()
             try:
-                self._connection = await Connection.open(
+                self._connection = await ClientConnection.open(
                     address, timeout_s, client_id=self._client_id
                 )
             except HeadraceError as error:
-                raise NotSent(str(error)) from error
+                raise RequestNotSent(str(error)) from error
             return self._connection
 
 
 _BACKOFF_SECONDS = 0.05
-# One attempt takes no longer, so that a controller that hangs is given up for its successor. The
+# An attempt takes no longer, so that a controller that hangs is given up for its successor. The
 # lease to accept records must not end meanwhile, and a heartbeat is soon answered if at all.
 _ATTEMPT_SECONDS = 2.0
 _HEARTBEAT_SECONDS = 0.5
 
 
-class ControllerLink:
-    """Asks the active controller, looking for it again while it moves.
+class ControllerChannel:
+    """Requests to the active controller, which is looked up again when it moves.
 
-    A repeatable request may reach two controllers, if the first one fails before it has answered:
-    the second one must find it done, or refuse it. Each API has a connection of its own, so that no
+    A repeatable request may reach two controllers, if the first fails before it has answered: the
+    second must find it done, or refuse it. Each API has a connection of its own, so that no
     heartbeat waits behind a topic that is created.
     """
 
@@ -101,12 +101,12 @@ class ControllerLink:
         self._answer_here = answer_here
         self._address_of = address_of
         self._client_id = client_id
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, NodeChannel] = {}
 
     async def ask(self, request: Message, timeout_s: float, *, repeatable: bool = True) -> Any:
         """The active controller's answer; KafkaError if there is none within `timeout_s`.
 
-        What is not `repeatable` is asked again only if it surely was not done.
+        A request that is not `repeatable` is sent again only if it surely was not done.
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
@@ -121,7 +121,7 @@ class ControllerLink:
                 reason = "it moved"
             except HeadraceError as error:
                 reason = str(error)
-                if not repeatable and not isinstance(error, NotSent):
+                if not repeatable and not isinstance(error, RequestNotSent):
                     raise KafkaError(
                         ErrorCode.REQUEST_TIMED_OUT, f"it may have been done or not: {reason}"
                     ) from error
@@ -136,7 +136,7 @@ class ControllerLink:
             return await self._answer_here(request)
         link = self._links.get(request.api_key)
         if link is None:
-            link = self._links[request.api_key] = Link(self._address_of, self._client_id)
+            link = self._links[request.api_key] = NodeChannel(self._address_of, self._client_id)
         return await link.ask(request, max(timeout_s, 0.001))
 
     def close(self) -> None:
@@ -145,11 +145,11 @@ class ControllerLink:
 
 
 Item = TypeVar("Item")
-NewLink: TypeAlias = Callable[[Callable[[], Address | None], str], Link]
+NewLink: TypeAlias = Callable[[Callable[[], Address | None], str], NodeChannel]
 
 
-class Peers:
-    """Requests to brokers, this one included, which is asked without a socket.
+class BrokerChannels:
+    """Requests to brokers; this broker itself is asked without a socket.
 
     Every failure is a HeadraceError. Answers of one broker come in the order of the requests, so
     each purpose has peers of its own.
@@ -161,22 +161,22 @@ class Peers:
         store: MetadataStore,
         answer_here: Callable[[Message], "Message | Awaitable[Message | None] | None"],
         client_id: str,
-        new_link: NewLink = Link,
+        new_link: NewLink = NodeChannel,
     ) -> None:
         self._config = config
         self._store = store
         self._answer_here = answer_here
         self._client_id = client_id
         self._new_link = new_link
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, NodeChannel] = {}
         self._epochs: dict[int, int] = {}
 
     def is_here(self, broker_id: int) -> bool:
-        """Whether a broker is this one."""
+        """Whether an id is that of this broker."""
         return broker_id == self._config.node_id
 
     def ask_here(self, request: Message) -> Any:
-        """This broker's answer: a Message, or an awaitable of one that has to be waited for."""
+        """This broker's answer: a Message, or an awaitable of a Message."""
         return self._answer_here(request)
 
     async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
@@ -192,7 +192,7 @@ class Peers:
         return await link.ask(request, timeout_s)
 
     def brokers_changed(self) -> None:
-        """Wait no more for brokers that are gone, or were started again: they may be silent."""
+        """Close links to brokers that are gone or were restarted: they may hang."""
         for broker_id, link in tuple(self._links.items()):
             epoch = self._epoch_of(broker_id)
             if epoch != self._epochs[broker_id]:
@@ -215,12 +215,12 @@ class Peers:
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
 
-class Outboxes(Generic[Item]):
-    """Items for each broker: sent at once, or together when fewer requests are in flight.
+class BrokerBatches(Generic[Item]):
+    """Queues of items for brokers: sent at once, or together when fewer requests are in flight.
 
-    `send` gets the broker and up to `batch_max` items, in the order in which they came; it answers
-    for all that happens to them. Up to `in_flight_max` calls of it for one broker are under way at
-    once. A broker that nothing waits for has no task.
+    `send` gets the broker and up to `batch_max` items, in the order in which they came; it is
+    responsible for them from then on. Up to `in_flight_max` calls of it for one broker are under
+    way at once. A broker without waiting items has no task.
     """
 
     def __init__(
@@ -239,22 +239,22 @@ class Outboxes(Generic[Item]):
         self._stopped = False
 
     def __len__(self) -> int:
-        """How many items wait; those under way do not."""
+        """The number of waiting items, without those under way."""
         return sum(map(len, self._waiting.values()))
 
     def add(self, broker_id: int, item: Item) -> None:
-        """Send an item as soon as may be."""
+        """Send an item as soon as possible."""
         if self._stopped:
             return
         waiting = self._waiting.setdefault(broker_id, deque())
         waiting.append(item)
-        # Behind another item it needs no task: that one's takes both, or all requests are in use.
+        # Behind another item it needs no task: a task sends both, or all requests are in use.
         if len(waiting) == 1 and self._in_flight[broker_id] < self._in_flight_max:
             self._in_flight[broker_id] += 1
             self._tasks.start(self._run(broker_id), f"broker {broker_id}")
 
     async def stop(self) -> list[Item]:
-        """Send nothing any more; returns what waited. `send` is cancelled where it is under way."""
+        """Stop sending, and return the waiting items. Calls of `send` under way are cancelled."""
         self._stopped = True
         left = [item for waiting in self._waiting.values() for item in waiting]
         self._waiting.clear()

@@ -1,7 +1,7 @@
-"""The active controller at work: it answers brokers and sees to what nobody asks for.
+"""The active controller: it answers brokers, fences silent brokers, elects and balances leaders.
 
-Decisions are the commands of `headrace.metadata`; here is when they are taken. A controller that
-is not active decides nothing: its commands end with NOT_CONTROLLER.
+Decisions are the commands of `headrace.metadata`; this module says when they run. On a controller
+that is not active commands end with NOT_CONTROLLER.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from headrace.broker.cluster.recovery_elections import Brokers, RecoveryElections
+from headrace.broker.cluster.recovery_elections import BrokerRequester, RecoveryElections
 from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
@@ -33,9 +33,9 @@ from headrace.metadata.elections import (
 )
 from headrace.metadata.feature_updates import bootstrap, update_features
 from headrace.metadata.features import Ranges
-from headrace.metadata.image import NO_LEADER, Image, ResourceType
+from headrace.metadata.image import NO_LEADER, ConfigResourceType, Image
 from headrace.metadata.isr import alter_partition, assign_replicas_to_dirs
-from headrace.metadata.records import Result
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -62,7 +62,7 @@ from headrace.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from headrace.protocol.schema import Message
-from headrace.tasks import Duty
+from headrace.tasks import PeriodicTask
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ _CONFIRMED_POLL_SECONDS = 0.01
 _RECOVERY_SECONDS = 0.1
 
 
-class Controller:
-    """What a node with the controller's role does while it is active.
+class ActiveController:
+    """The work of a node with the controller role while it is active.
 
     `clock` must be steady: sessions are measured with it. Used on the event loop's thread only.
     """
@@ -87,7 +87,7 @@ class Controller:
         clock: Clock,
         *,
         cluster_id: str | None,
-        brokers: Brokers,
+        brokers: BrokerRequester,
     ) -> None:
         self._store = store
         self._config = config
@@ -99,23 +99,25 @@ class Controller:
         self._recovery = RecoveryElections(
             store, brokers, clock, config.unclean_recovery_timeout_ms
         )
-        self._recovering = Duty("recovery elections", _RECOVERY_SECONDS, self._recovery.round)
+        self._recovering = PeriodicTask(
+            "recovery elections", _RECOVERY_SECONDS, self._recovery.run_round
+        )
         self._duties = [
             self._recovering,
-            Duty(
+            PeriodicTask(
                 "fencing silent brokers",
                 config.broker_session_timeout_ms / 1000 / SESSION_CHECKS,
                 self._fence_silent,
             ),
-            Duty("electing missing leaders", _MISSING_LEADERS_SECONDS, self._elect_missing),
+            PeriodicTask("electing missing leaders", _MISSING_LEADERS_SECONDS, self._elect_missing),
         ]
         if config.auto_leader_rebalance_enable:
             period = float(config.leader_imbalance_check_interval_seconds)
-            self._duties.append(Duty("balancing leaderships", period, self._balance))
-        store.on_activation(self._turn)
+            self._duties.append(PeriodicTask("balancing leaderships", period, self._balance))
+        store.on_activation(self._on_activation)
 
     def activate(self) -> None:
-        """Begin to decide, with a fresh session for every broker."""
+        """Begin the periodic duties, with a fresh session for every broker."""
         store = self._store
         self._heartbeats = Heartbeats(
             self._config.broker_session_timeout_ms,
@@ -130,8 +132,8 @@ class Controller:
             duty.start()
 
     def _warn_of_min_isr(self) -> None:
-        """Say if the properties file has a value that counts no more."""
-        recorded = self._store.image.config_of(ResourceType.BROKER, "").get(MIN_ISR_SETTING)
+        """Warn if `min.insync.replicas` of the properties file has no effect any more."""
+        recorded = self._store.image.config_of(ConfigResourceType.BROKER, "").get(MIN_ISR_SETTING)
         own = self._config.static.get(MIN_ISR_SETTING)
         if None not in (own, recorded) and own != recorded:
             logger.warning(
@@ -143,23 +145,23 @@ class Controller:
             )
 
     def resign(self) -> None:
-        """Decide nothing any more, and forget what only an active controller knows."""
+        """End the periodic duties, and forget the state of an active controller."""
         self._heartbeats = None
         self._recovery.reset()
         for duty in self._duties:
             duty.stop()
 
-    def _turn(self, active: bool) -> None:
+    def _on_activation(self, active: bool) -> None:
         if active:
             self.activate()
         else:
             self.resign()
 
     async def register_broker(self, request: BrokerRegistrationRequest) -> int:
-        """The epoch of a broker's new run."""
+        """Register a new run of a broker, and return its epoch."""
 
-        def command(image: Image, offset: int) -> Result[int]:
-            heartbeats = self._memory()
+        def command(image: Image, offset: int) -> CommandResult[int]:
+            heartbeats = self._active_heartbeats()
             now_ms = self._clock.now_ms()
             # No cluster is without brokers for long, so its log gets its feature levels here.
             levels = bootstrap(image, min_insync_replicas=self._config.min_insync_replicas)
@@ -171,8 +173,8 @@ class Controller:
                 offset=offset + len(levels),
                 unclean_by_default=self._unclean_by_default,
             )
-            heartbeats.registered(request.broker_id, now_ms)
-            return Result((*levels, *result.records), result.response)
+            heartbeats.begin_session(request.broker_id, now_ms)
+            return CommandResult((*levels, *result.records), result.response)
 
         try:
             epoch = await self._submit(command)
@@ -185,34 +187,34 @@ class Controller:
         return epoch
 
     async def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        """What becomes of a broker that lives."""
+        """Renew the session of a broker, and fence, unfence or release it."""
 
-        # Even one that changes nothing stands in line: it must not overtake a fencing.
-        def command(image: Image, offset: int) -> Result[BrokerHeartbeatResponse]:
+        # A heartbeat that changes nothing is queued too: it must not overtake a fencing.
+        def command(image: Image, offset: int) -> CommandResult[BrokerHeartbeatResponse]:
             return heartbeat(
                 image,
                 request,
-                self._memory(),
+                self._active_heartbeats(),
                 offset=offset,
                 now_ms=self._clock.now_ms(),
                 unclean_by_default=self._unclean_by_default,
             )
 
         # The answer may have to wait for a slow disk of this controller, or for its own broker to
-        # apply a large change: that is no silence of the broker, which sends one after the other.
-        heartbeats = self._memory()
+        # apply a large change: the broker, which sends one after the other, is not silent then.
+        heartbeats = self._active_heartbeats()
         heartbeats.arrived(self._store.image, request, self._clock.now_ms())
         try:
-            await self._confirmed()
+            await self._wait_until_confirmed()
             return await self._submit(command)
         finally:
             heartbeats.answered(self._store.image, request, self._clock.now_ms())
 
-    async def _confirmed(self) -> None:
-        """Return when a majority has been heard of, or this controller is active no more.
+    async def _wait_until_confirmed(self) -> None:
+        """Return when a majority has answered lately, or this controller is active no more.
 
-        One that did not run for a while may have a successor, which counts sessions from its own
-        beginning: a lease that is given now could outlive one of those.
+        A controller that did not run for a while may have a successor, which counts sessions from
+        its own activation: a lease that is given now could outlive such a session.
         """
         while True:
             if self._store.is_confirmed or not self._store.is_active:
@@ -220,7 +222,7 @@ class Controller:
             await asyncio.sleep(_CONFIRMED_POLL_SECONDS)
 
     async def unregister_broker(self, request: UnregisterBrokerRequest) -> None:
-        """Forget a broker."""
+        """Remove the registration of a broker."""
         await self._submit(
             lambda image, _: unregister_broker(
                 image, request, unclean_by_default=self._unclean_by_default
@@ -258,7 +260,7 @@ class Controller:
     async def assign_replicas_to_dirs(
         self, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
-        """Note which replicas of a broker are lost."""
+        """Record the directories of a broker's replicas, and which replicas are lost."""
         return await self._submit(
             lambda image, _: assign_replicas_to_dirs(
                 image, request, unclean_by_default=self._unclean_by_default
@@ -266,7 +268,7 @@ class Controller:
         )
 
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> ProducerIdBlock:
-        """Producer ids for a broker."""
+        """Allocate a block of producer ids to a broker."""
         return await self._submit(
             lambda image, _: allocate_producer_ids(
                 image, broker_id=request.broker_id, broker_epoch=request.broker_epoch
@@ -274,19 +276,19 @@ class Controller:
         )
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Hold the elections asked for."""
+        """Hold the elections of a request."""
         return await self._submit(
             lambda image, _: elect_leaders(
                 image, request, unclean_by_default=self._unclean_by_default
             )
         )
 
-    async def _submit(self, command: Callable[[Image, int], Result[Response]]) -> Response:
-        """What a command comes to; elections that may have lost records are told of."""
+    async def _submit(self, command: Callable[[Image, int], CommandResult[Response]]) -> Response:
+        """Submit a command, and log unclean elections in its records; its response."""
         unclean: list[str] = []
         may_need_recovery = False
 
-        def watched(image: Image, offset: int) -> Result[Response]:
+        def watched(image: Image, offset: int) -> CommandResult[Response]:
             nonlocal may_need_recovery
             result = command(image, offset)
             unclean.extend(_unclean_elections(image, result.records))
@@ -296,29 +298,29 @@ class Controller:
         response = await self._store.submit(watched)
         if may_need_recovery:
             self._recovery.search()
-            self._recovering.hurry()
+            self._recovering.run_now()
         for election in unclean:
             logger.error("%s", election)
         return response
 
-    def _memory(self) -> Heartbeats:
+    def _active_heartbeats(self) -> Heartbeats:
         if self._heartbeats is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         return self._heartbeats
 
     async def _fence_silent(self) -> None:
-        if self._memory().silent(self._store.image, self._clock.now_ms()):
+        if self._active_heartbeats().expired_brokers(self._store.image, self._clock.now_ms()):
             silent = await self._submit(self._fence)
             for broker_id in silent:
                 logger.warning("broker %d is fenced: it was silent for too long", broker_id)
 
-    def _fence(self, image: Image, offset: int) -> Result[tuple[int, ...]]:
-        heartbeats = self._memory()
-        # Asked again: a heartbeat may have stood in line before us.
-        silent = heartbeats.silent(image, self._clock.now_ms())
+    def _fence(self, image: Image, offset: int) -> CommandResult[tuple[int, ...]]:
+        heartbeats = self._active_heartbeats()
+        # Computed again: a heartbeat may have been queued before this command.
+        silent = heartbeats.expired_brokers(image, self._clock.now_ms())
         heartbeats.fenced(silent, offset)
         fenced = fence_brokers(image, silent, unclean_by_default=self._unclean_by_default)
-        return Result(fenced.records, silent)
+        return CommandResult(fenced.records, silent)
 
     async def _elect_missing(self) -> None:
         image = self._store.image
@@ -330,7 +332,7 @@ class Controller:
             )
             self._searched = image
             if elected:
-                logger.warning("%d partitions without a leader have one again", elected)
+                logger.warning("%d partitions without a leader have a leader again", elected)
 
     async def _balance(self) -> None:
         percentage = self._config.leader_imbalance_per_broker_percentage
@@ -340,9 +342,9 @@ class Controller:
 
 
 def _may_need_recovery(record: Message) -> bool:
-    """Whether a partition may have nobody eligible after a record, or one more that can be asked.
+    """Whether a record may leave a partition without eligible replicas, or bring a replica back.
 
-    Who is told to be active again, or to have lost a log, is so by a record of these kinds.
+    Records of these kinds also make brokers active again, and mark replicas as lost or found.
     """
     if isinstance(record, PartitionChangeRecord):
         return record.leader == NO_LEADER or record.directories is not None

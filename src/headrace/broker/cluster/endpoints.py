@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import ErrorCode
-from headrace.metadata.image import BrokerImage, Endpoint
+from headrace.metadata.image import BrokerImage, EndpointImage
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.broker.request import RequestContext
 
 
-def endpoint_of(broker: BrokerImage, listener: str | None) -> Endpoint | None:
-    """The address of a broker for those who use a listener; its first one if it has not that."""
+def endpoint_of(broker: BrokerImage, listener: str | None) -> EndpointImage | None:
+    """The endpoint of a broker at a listener; its first endpoint if it lacks the listener."""
     for endpoint in broker.endpoints:
         if endpoint.name == listener:
             return endpoint
@@ -19,17 +19,17 @@ def endpoint_of(broker: BrokerImage, listener: str | None) -> Endpoint | None:
 
 
 def controller_for_clients(node: "Node") -> int:
-    """The broker that clients take for the controller: that one, if it is a broker, or this one.
+    """The controller id for clients: the active controller if it is a broker, else this broker.
 
-    Any broker will do, since it passes on what the controller has to answer.
+    Any broker will do, since it forwards requests to the controller.
     """
     leader = node.store.image.brokers.get(node.quorum.leader.leader_id)
     return node.node_id if leader is None or leader.fenced else leader.broker_id
 
 
-# Where the leader of a partition is, told with the refusal of who is not it (KIP-951).
+# Leader hints: the leader of a partition, sent with the error of a broker that is not (KIP-951).
 #
-# So a client need not ask for metadata first. It is what this node's image says, which may be
+# So a client need not ask for metadata first. Hints come from this node's image, which may be
 # behind.
 
 
@@ -47,14 +47,14 @@ class LeaderHint(NamedTuple):
 
 
 def leader_hint(context: "RequestContext", topic: str, index: int) -> LeaderHint | None:
-    """Who leads a partition, if that is known and the client can be told where it is."""
+    """The leader of a partition and its address; None if either is not known."""
     image = context.node.store.image
     known = image.topics.get(topic)
     if known is None or not 0 <= index < len(known.partitions):
         return None
     partition = known.partitions[index]
     if partition.leader == context.node.node_id and not context.node.membership.may_write:
-        return None  # Who is cut off does not know who leads.
+        return None  # A broker that is cut off does not know the leader.
     broker = image.brokers.get(partition.leader)
     endpoint = None if broker is None else endpoint_of(broker, context.listener)
     if broker is None or endpoint is None:

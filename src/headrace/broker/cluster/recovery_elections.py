@@ -1,6 +1,6 @@
 """The recovery elections of the active controller: it asks brokers where their logs end.
 
-Who is to be asked, and who leads by the answers, is decided in
+Which brokers are asked, and which replica leads by their answers, is decided in
 `headrace.metadata.recovery_elections`.
 """
 
@@ -13,8 +13,13 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
-from headrace.metadata.records import Result
-from headrace.metadata.recovery_elections import LogEnd, Question, Recovered, Recoveries
+from headrace.metadata.records import CommandResult
+from headrace.metadata.recovery_elections import (
+    LogEnd,
+    LogEndQuestion,
+    PendingElections,
+    RecoveredPartition,
+)
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -26,29 +31,30 @@ from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Any replica answers to this one, not only the leader.
+# With this replica id any replica answers, not only the leader.
 _ANY_REPLICA = -2
 _LATEST = -1
 _ASK_SECONDS = 2.0
 _QUESTIONS_MAX = 1000
 _PATIENCE_MS = 5000
+_NAMED_PER_LINE = 20
 
 
-class Brokers(Protocol):
-    """The ways to the brokers: `broker.coordination.peers.Peers`."""
+class BrokerRequester(Protocol):
+    """Requests to brokers: `broker.cluster.channels.BrokerChannels`."""
 
     async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
         """A broker's answer to a request; every failure is a HeadraceError."""
 
     def close(self) -> None:
-        """Break the connections; the next request opens them again."""
+        """Close the connections; the next request opens them again."""
 
 
 class RecoveryElections:
     """The elections, round by round. Used on the event loop's thread only."""
 
     def __init__(
-        self, store: MetadataStore, brokers: Brokers, clock: Clock, timeout_ms: int
+        self, store: MetadataStore, brokers: BrokerRequester, clock: Clock, timeout_ms: int
     ) -> None:
         self._store = store
         self._brokers = brokers
@@ -57,25 +63,25 @@ class RecoveryElections:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, as a controller does that becomes active or ceases to be it."""
+        """Forget all elections: the controller becomes active, or is active no more."""
         self._brokers.close()
-        self._recoveries = Recoveries(self._timeout_ms)
+        self._recoveries = PendingElections(self._timeout_ms)
         self._is_search_due = True
         self._waiting_since_ms: int | None = None
-        self._told = frozenset[int]()
+        self._warned_of = frozenset[int]()
 
     def search(self) -> None:
         """Look for partitions without an eligible replica in the next round."""
         self._is_search_due = True
 
-    async def round(self) -> None:
-        """Ask those who have not answered yet, and elect where enough have."""
+    async def run_round(self) -> None:
+        """Ask replicas that have not answered yet, and elect leaders where enough have."""
         if self._is_search_due:
             self._is_search_due = False
-            self._recoveries.look(self._store.image, self._clock.now_ms())
+            self._recoveries.find_partitions(self._store.image, self._clock.now_ms())
         if not self._recoveries:
             self._waiting_since_ms = None
-            self._told = frozenset()
+            self._warned_of = frozenset()
             return
         image = self._store.image
         questions = self._recoveries.questions(image)
@@ -85,18 +91,21 @@ class RecoveryElections:
         if self._decide(self._store.image, 0).records:
             outcomes = await self._store.submit(self._decide)
             self._is_search_due = True
-            _tell(outcomes)
-        self._tell_waiting()
+            _log_outcomes(outcomes)
+        self._warn_of_missing()
 
-    def _decide(self, image: Image, _: int) -> Result[list[Recovered]]:
+    def _decide(self, image: Image, _: int) -> CommandResult[list[RecoveredPartition]]:
         return self._recoveries.decide(image, self._clock.now_ms())
 
     async def _ask_broker(
-        self, image: Image, broker_id: int, questions: Sequence[Question]
+        self, image: Image, broker_id: int, questions: Sequence[LogEndQuestion]
     ) -> None:
         broker_epoch = image.brokers[broker_id].epoch
         for first in range(0, len(questions), _QUESTIONS_MAX):
-            asked = {one.partition: one for one in questions[first : first + _QUESTIONS_MAX]}
+            asked = {
+                question.partition: question
+                for question in questions[first : first + _QUESTIONS_MAX]
+            }
             try:
                 response = await self._brokers.ask(broker_id, _request(asked), _ASK_SECONDS)
             except HeadraceError as error:
@@ -107,16 +116,16 @@ class RecoveryElections:
                 if question is not None:
                     self._recoveries.answer(question, broker_id, broker_epoch, log_end)
 
-    def _tell_waiting(self) -> None:
-        """Say once for which brokers partitions wait, if it takes longer than a start."""
+    def _warn_of_missing(self) -> None:
+        """Log once which brokers partitions wait for, if it takes longer than a start."""
         now_ms = self._clock.now_ms()
         if self._waiting_since_ms is None:
             self._waiting_since_ms = now_ms
         if now_ms - self._waiting_since_ms < _PATIENCE_MS:
             return
         waiting = self._recoveries.waiting(self._store.image)
-        missing = frozenset[int]().union(*(one.missing for one in waiting))
-        if missing - self._told:
+        missing = frozenset[int]().union(*(recovery.missing for recovery in waiting))
+        if missing - self._warned_of:
             logger.warning(
                 "%d partitions, %s among them, have no leader: all replicas that had every"
                 " acknowledged record restarted uncleanly or lost their logs. Start %s %s: without"
@@ -127,26 +136,28 @@ class RecoveryElections:
                 ", ".join(map(str, sorted(missing))),
                 self._timeout_ms // 1000,
             )
-        self._told = missing
+        self._warned_of = missing
 
 
-def _tell(outcomes: Sequence[Recovered]) -> None:
-    """Say what was decided by what: for each partition that somebody may have lost records of."""
-    same = 0
+def _log_outcomes(outcomes: Sequence[RecoveredPartition]) -> None:
+    """Log the outcome of each election, and what may be lost by it."""
+    unanimous = [outcome for outcome in outcomes if outcome.is_unanimous]
     for outcome in outcomes:
-        if outcome.is_unanimous:
-            same += 1
-        else:
+        if not outcome.is_unanimous:
             logger.log(logging.WARNING if outcome.is_complete else logging.ERROR, "%s", outcome)
-    if same:
-        logger.info(
-            "%d partitions have a leader again: every replica restarted uncleanly, and all have the"
-            " same records",
-            same,
+    for first in range(0, len(unanimous), _NAMED_PER_LINE):
+        logger.warning(
+            "every replica of these partitions restarted uncleanly, and all logs end at the same"
+            " offset: %s. If machines lost power, acknowledged records after it that no replica"
+            " had flushed are lost",
+            ", ".join(
+                f"{outcome.partition} at {outcome.log_ends[outcome.leader].offset}"
+                for outcome in unanimous[first : first + _NAMED_PER_LINE]
+            ),
         )
 
 
-def _request(questions: dict[TopicPartition, Question]) -> ListOffsetsRequest:
+def _request(questions: dict[TopicPartition, LogEndQuestion]) -> ListOffsetsRequest:
     topics: dict[str, ListOffsetsTopic] = {}
     for (name, index), question in questions.items():
         topic = topics.setdefault(name, ListOffsetsTopic(name=name))
@@ -161,10 +172,13 @@ def _request(questions: dict[TopicPartition, Question]) -> ListOffsetsRequest:
 
 
 def _log_ends(response: ListOffsetsResponse) -> list[tuple[TopicPartition, LogEnd]]:
-    """The answers; a replica that cannot tell, or not yet, is asked again."""
+    """The log ends in a response; a replica that answered with an error is asked again."""
     return [
-        (TopicPartition(topic.name, one.partition_index), LogEnd(one.leader_epoch, one.offset))
+        (
+            TopicPartition(topic.name, partition.partition_index),
+            LogEnd(partition.leader_epoch, partition.offset),
+        )
         for topic in response.topics
-        for one in topic.partitions
-        if not one.error_code
+        for partition in topic.partitions
+        if not partition.error_code
     ]

@@ -1,8 +1,8 @@
 """Per transactional id, a FIFO of requests that wait until its prepared transaction is complete.
 
 A client that hears CONCURRENT_TRANSACTIONS asks again after 20 to 100 ms, and markers are written
-in a few. And librdkafka sends AddPartitionsToTxn and EndTxn without waiting in between: the second
-must not be decided before the first, which would leave it with nothing to end.
+in a few. And librdkafka sends AddPartitionsToTxn and EndTxn without waiting in between: EndTxn must
+not be decided first, when there is no transaction to end.
 """
 
 import asyncio
@@ -13,23 +13,23 @@ from typing import Any, TypeAlias
 from headrace.protocol.schema import Message
 from headrace.tasks import TaskScope
 
-# Then the client is asked to try again: markers take long, or have nowhere to go.
+# Then the client has to try again: markers take long, or partitions have no leader.
 WAIT_SECONDS = 1.0
 
 Answer: TypeAlias = Message | asyncio.Future[Message]
 
 
 class CompletionQueue:
-    """Used on the event loop's thread only.
+    """The queues of all transactional ids. Used on the event loop's thread only.
 
     Invariant: of the requests for one transactional id only the first in its queue is asked again,
     until a request has waited for WAIT_SECONDS.
     """
 
     def __init__(self, is_prepared: Callable[[str], bool]) -> None:
-        """`is_prepared` tells of a transactional id whether its end is not complete yet."""
+        """`is_prepared` tells whether the transaction of an id is prepared, but not complete."""
         self._is_prepared = is_prepared
-        self._queues: dict[str, deque[_Waiting]] = {}
+        self._queues: dict[str, deque[_QueuedRequest]] = {}
         self._tasks = TaskScope("requests of a prepared transaction")
 
     def ask(
@@ -40,13 +40,13 @@ class CompletionQueue:
         `ask` decides the request: now, or in its turn if others wait. It may raise KafkaError.
         """
         if transactional_id in self._queues:
-            return self._wait(_Waiting(transactional_id, ask, is_concurrent))
+            return self._wait(_QueuedRequest(transactional_id, ask, is_concurrent))
         answer = ask()
         if isinstance(answer, Message):
             if not is_concurrent(answer):
                 return answer
-            return self._wait(_Waiting(transactional_id, ask, is_concurrent))
-        return self._checked(answer, _Waiting(transactional_id, ask, is_concurrent))
+            return self._wait(_QueuedRequest(transactional_id, ask, is_concurrent))
+        return self._checked(answer, _QueuedRequest(transactional_id, ask, is_concurrent))
 
     def completed(self, transactional_id: str) -> None:
         """Have the first request asked again: its transactional id has no prepared transaction."""
@@ -54,12 +54,12 @@ class CompletionQueue:
         if queue is not None:
             queue[0].completed.set()
 
-    async def _checked(self, answer: asyncio.Future[Message], waiting: "_Waiting") -> Any:
+    async def _checked(self, answer: asyncio.Future[Message], waiting: "_QueuedRequest") -> Any:
         response = await answer
         return await self._wait(waiting) if waiting.is_concurrent(response) else response
 
-    def _wait(self, waiting: "_Waiting") -> "asyncio.Task[Any]":
-        """Take the last place in the queue; it is left when the task ends, however that is."""
+    def _wait(self, waiting: "_QueuedRequest") -> "asyncio.Task[Any]":
+        """Queue a request; it leaves the queue when the task ends, in whatever way."""
         queue = self._queues.setdefault(waiting.transactional_id, deque())
         queue.append(waiting)
         if len(queue) == 1 and not self._is_prepared(waiting.transactional_id):
@@ -68,7 +68,7 @@ class CompletionQueue:
         task.add_done_callback(lambda _: self._leave(waiting))
         return task
 
-    def _leave(self, waiting: "_Waiting") -> None:
+    def _leave(self, waiting: "_QueuedRequest") -> None:
         queue = self._queues[waiting.transactional_id]
         queue.remove(waiting)
         if not queue:
@@ -77,7 +77,7 @@ class CompletionQueue:
             queue[0].completed.set()
 
 
-class _Waiting:
+class _QueuedRequest:
     """A request in the queue of a transactional id."""
 
     __slots__ = ("ask", "completed", "is_concurrent", "transactional_id")

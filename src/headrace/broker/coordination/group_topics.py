@@ -1,4 +1,4 @@
-"""The topics as the coordinators of groups know them; offsets of deleted ones are removed."""
+"""The topics that group coordinators know; offsets of deleted topics are removed."""
 
 import asyncio
 import logging
@@ -22,8 +22,8 @@ class GroupTopics:
     """The topics of the image by which this broker leads partitions of `__consumer_offsets`.
 
     Invariant: that image is replaced after the coordinators it takes away are dropped, never
-    before. So whoever leads a partition next knows at least the topics that its offsets were
-    committed for, and takes the missing ones for deleted. Used on the event loop's thread only.
+    before. So the next leader of a partition knows at least the topics that its offsets were
+    committed for, and takes missing topics for deleted. Used on the event loop's thread only.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class GroupTopics:
                 self._remove(driver, deleted)
 
     def on_change(self, driver: GroupDriver) -> None:
-        """Remove what a shard that was just loaded has of topics deleted while nobody led it."""
+        """Remove offsets of topics deleted while nobody led the shard, which was just loaded."""
         if driver.shard.has_to_remove_stale_offsets:
             self._remove(driver, None)
 
@@ -58,12 +58,12 @@ class GroupTopics:
         try:
             driver.partition.check_in_sync()
         except KafkaError:
-            # A write that is refused would end the shard. Nobody sees what is stale meanwhile.
+            # A refused append would end the shard. Clients do not see stale offsets meanwhile.
             driver.shard.has_to_remove_stale_offsets = False
             loop = asyncio.get_running_loop()
             loop.call_later(_RETRY_SECONDS, self._remove, driver, None)
             return
-        # If it fails, the driver has told everybody, and is loaded again later.
+        # If it fails, the driver has answered all requests, and is loaded again later.
         with suppress(KafkaError):
             effects = driver.ask(lambda shard: shard.remove_stale_offsets(deleted))
             if not effects.records:

@@ -1,4 +1,4 @@
-"""The topics that coordinators keep their state in, made when they are first needed."""
+"""The topics that coordinators keep their state in, created when they are first needed."""
 
 from typing import TYPE_CHECKING
 
@@ -15,23 +15,23 @@ from headrace.protocol.messages.create_topics import (
 if TYPE_CHECKING:
     from headrace.broker.node import Node
 
-# Nothing may expire by age or size: what was said last of a group or a transactional id counts,
+# Nothing may expire by age or size: the last record of a group or a transactional id counts,
 # however old it is.
 _COMPACT = {"cleanup.policy": "compact"}
 
 
 async def create_offsets_topic(node: "Node") -> None:
-    """Have `__consumer_offsets` made, unless it is there; KafkaError if that cannot be."""
+    """Create `__consumer_offsets` unless it exists; KafkaError if that fails."""
     await _create(node, OFFSETS_TOPIC)
 
 
 async def create_transactions_topic(node: "Node") -> None:
-    """Have `__transaction_state` made, unless it is there; KafkaError if that cannot be."""
+    """Create `__transaction_state` unless it exists; KafkaError if that fails."""
     await _create(node, TRANSACTIONS_TOPIC)
 
 
 def creatable_topic(config: BrokerConfig, name: str) -> CreatableTopic:
-    """A topic as the broker makes it by itself: an internal one, or one with all defaults."""
+    """The definition of a topic that brokers create: internal, or with all defaults."""
     if name == OFFSETS_TOPIC:
         return _internal_topic(
             name,
@@ -53,7 +53,7 @@ def creatable_topic(config: BrokerConfig, name: str) -> CreatableTopic:
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
                 "compression.type": "uncompressed",
                 "min.insync.replicas": str(config.transaction_state_log_min_isr),
-                # Who is not in sync may lack a decision that others have acted upon.
+                # A replica out of sync may lack a decision that others have acted upon.
                 "unclean.leader.election.enable": "false",
             },
         )

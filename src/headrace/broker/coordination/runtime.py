@@ -1,7 +1,8 @@
-"""The coordinators on this broker: each partition of their topic that it leads drives a shard."""
+"""Coordinator runtime: a shard and its driver for each led partition of an internal topic."""
 
 import asyncio
 import logging
+import shlex
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -9,20 +10,28 @@ from typing import Generic, NamedTuple, TypeVar
 
 from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock, SteadyClock
-from headrace.coordinator.shard import NO_PRODUCER, Client, Effects, Record, Shard
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.coordinator.shard import (
+    NO_PRODUCER,
+    CoordinatorRecord,
+    RequestClient,
+    Shard,
+    ShardEffects,
+)
+from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import BatchHeader, decode_rows, encode_batch, scan_headers
+from headrace.protocol.records import BatchHeader, decode_rows, encode_batch
 from headrace.protocol.schema import Message
+from headrace.storage.log import Log
+from headrace.storage.log_segments import sound_headers
 from headrace.tasks import TaskScope, report_bug
 from headrace.types import Buffer
 
-# A partition of a coordinator's topic that is led here drives one shard of what it keeps.
+# The driver of a shard: the state machine for the groups or transactional ids of one partition.
 #
-# The shard decides; this module gives it time, writes its records, replays them once they are
+# The shard decides; the driver gives it time, writes its records, replays them once they are
 # committed, and only then sends the replies that depend on them. A shard whose log fails is
-# dropped: what it keeps is not available until the partition is loaded again. So is a shard that
-# raises: it may have changed half of what it meant to, and the log has all that counts.
+# dropped: it is not available until the partition is loaded again. So is a shard that raises: its
+# state may be half changed, and the log has all that counts.
 
 
 logger = logging.getLogger(__name__)
@@ -34,8 +43,8 @@ ShardT = TypeVar("ShardT", bound=Shard)
 R = TypeVar("R")
 
 
-class _Waiting:
-    """A request until it is answered; a future is made only for one that has to wait."""
+class _PendingReply:
+    """A request until it is answered; it gets a future only if it has to wait."""
 
     __slots__ = ("future", "response")
 
@@ -49,10 +58,10 @@ class _Waiting:
             self.future.set_result(response)
 
 
-class _Pending(NamedTuple):
+class _PendingEffects(NamedTuple):
     """Effects whose records are written but not committed."""
 
-    effects: Effects
+    effects: ShardEffects
     last_offset: int
 
 
@@ -82,26 +91,26 @@ class ShardDriver(Generic[ShardT]):
         self._on_failure = on_failure
         self._on_change = on_change
         self._on_bug = on_bug
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_PendingEffects] = deque()
         # In order, so that a run of the simulator repeats itself.
-        self._waiting: dict[_Waiting, None] = {}
+        self._waiting: dict[_PendingReply, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._closed = False
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended for good: another one goes on, here or elsewhere."""
+        """Whether the driver has ended for good: another goes on, here or elsewhere."""
         return self._closed
 
     def now_ms(self) -> int:
-        """The steady time, for a call of the shard; the shard is told the time of day, too."""
+        """The steady time, for a call of the shard; the shard gets the time of day, too."""
         now_ms = self._steady.now_ms()
         self.shard.times.ahead_ms = self._clock.now_ms() - now_ms
         return now_ms
 
-    def load_nothing(self) -> bool:
-        """Be ready at once if the log is empty, as that of a new group topic is."""
+    def load_if_empty(self) -> bool:
+        """Be ready at once if the log is empty, as in a new topic; whether it is."""
         log = self.partition.log
         if log.log_start_offset < log.log_end_offset:
             return False
@@ -109,30 +118,39 @@ class ShardDriver(Generic[ShardT]):
         return True
 
     async def load(self) -> None:
-        """Replay the partition's log, letting the loop breathe in between."""
+        """Replay the partition's log, with turns for the loop's other work in between."""
         offset = self.partition.log.log_start_offset
-        # The partition's log may be another one after each await: it moves to another directory.
+        # The log may be replaced during each await, by a move to another directory.
         while offset < (log := self.partition.log).log_end_offset:
-            data = log.read(offset, _LOAD_BYTES, log.log_end_offset, at_least_one=True).records
-            headers = scan_headers(data)
+            try:
+                data = log.read(offset, _LOAD_BYTES, log.log_end_offset, at_least_one=True).records
+                headers, damage = sound_headers(data)
+                for header in headers:
+                    self._replay(data, header)
+                    offset = header.next_offset
+                if damage is not None:
+                    raise damage
+            except CorruptBatch as error:
+                raise _unreadable(log, offset, error) from error
+            except KafkaError as error:
+                if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                    raise
+                raise _unreadable(log, offset, error) from error
             if not headers:
                 break  # Compaction may leave nothing of the end.
-            for header in headers:
-                self._replay(data, header)
-            offset = headers[-1].next_offset
             await asyncio.sleep(0)
-        await self._all_committed(offset)
+        await self._wait_until_committed(offset)
         self._loaded()
 
-    async def _all_committed(self, end_offset: int) -> None:
-        """Wait until nobody can lead who has not what was replayed, and decide otherwise."""
-        committed = self.partition.committed(end_offset - 1)
+    async def _wait_until_committed(self, end_offset: int) -> None:
+        """Wait until the replayed records are committed, so that any later leader has them."""
+        committed = self.partition.when_committed(end_offset - 1)
         if committed is None:
             return
         try:
             await committed
         except KafkaError as error:
-            # Fewer replicas than there should be have it, but all that may lead.
+            # Fewer than `min.insync.replicas` have them, but all replicas that may lead.
             if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                 raise
 
@@ -142,7 +160,7 @@ class ShardDriver(Generic[ShardT]):
         except HeadraceError:
             raise  # The log cannot be read.
         except Exception as error:
-            raise self._dropped(error) from error
+            raise self._drop_after_bug(error) from error
 
     def _replay_batch(self, data: Buffer, header: BatchHeader) -> None:
         if header.is_control:
@@ -152,7 +170,7 @@ class ShardDriver(Generic[ShardT]):
             return
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
         for row in decode_rows(data, header):
-            self.shard.replay(Record(row.key or b"", row.value), producer_id)
+            self.shard.replay(CoordinatorRecord(row.key or b"", row.value), producer_id)
 
     def _loaded(self) -> None:
         self.ask(lambda shard: shard.loaded(self.now_ms()))
@@ -160,24 +178,24 @@ class ShardDriver(Generic[ShardT]):
         self._changed()
 
     def changed(self) -> None:
-        """Have the owner look at the shard, which may have told something before a commit."""
+        """Call `on_change`, as the shard may have something for its owner before a commit."""
         if not self._closed:
             self._changed()
 
     def _changed(self) -> None:
         if self._on_change is not None:
             self._on_change(self)
-        self._arm()
+        self._arm_timer()
 
     def handle(
-        self, request: Message, version: int, client: Client
+        self, request: Message, version: int, client: RequestClient
     ) -> Message | asyncio.Future[Message]:
-        """The shard's response to a request, at once or when it has one."""
-        waiting = _Waiting()
+        """The shard's response to a request, or a future of it."""
+        waiting = _PendingReply()
         try:
             effects = self.shard.handle(request, version, waiting, client, self.now_ms())
         except Exception as error:
-            raise self._dropped(error) from error
+            raise self._drop_after_bug(error) from error
         self.perform(effects)
         if waiting.response is not None:
             return waiting.response
@@ -187,13 +205,13 @@ class ShardDriver(Generic[ShardT]):
         return future
 
     def ask(self, question: Callable[[ShardT], R]) -> R:
-        """What a call of the shard returns; COORDINATOR_NOT_AVAILABLE if it raises anything."""
+        """Call the shard and return the result; COORDINATOR_NOT_AVAILABLE if it raises anything."""
         try:
             return question(self.shard)
         except Exception as error:
-            raise self._dropped(error) from error
+            raise self._drop_after_bug(error) from error
 
-    def perform(self, effects: Effects) -> None:
+    def perform(self, effects: ShardEffects) -> None:
         """Write the records of `effects`, and send its replies when they are committed."""
         if effects.records or effects.marker is not None:
             try:
@@ -203,25 +221,25 @@ class ShardDriver(Generic[ShardT]):
                     raise  # Refused, and the shard knows nothing of it yet.
                 self.fail(error)
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-            committed = self.partition.committed(last_offset)
+            committed = self.partition.when_committed(last_offset)
             if committed is not None or self._pending:
-                self._pending.append(_Pending(effects, last_offset))
+                self._pending.append(_PendingEffects(effects, last_offset))
                 if committed is not None:
                     committed.add_done_callback(self._on_committed)
                 return
         elif self._pending:
-            # Behind what is being written: a reply must not tell of a state before it holds.
-            self._pending.append(_Pending(effects, self._pending[-1].last_offset))
+            # Behind uncommitted records: a reply must not tell of a state before it holds.
+            self._pending.append(_PendingEffects(effects, self._pending[-1].last_offset))
             return
         self._finish(effects)
 
-    async def perform_and_wait(self, effects: Effects) -> None:
+    async def perform_and_wait(self, effects: ShardEffects) -> None:
         """As `perform`, returning when the records are committed and replayed."""
-        await self.performing(effects)
+        await self.perform_with_future(effects)
 
-    def performing(self, effects: Effects) -> "asyncio.Future[Message]":
+    def perform_with_future(self, effects: ShardEffects) -> "asyncio.Future[Message]":
         """As `perform`; the future ends when the records are committed and replayed."""
-        done = _Waiting()
+        done = _PendingReply()
         future = done.future = asyncio.get_running_loop().create_future()
         self.perform(effects._replace(replies=(*effects.replies, (done, _DONE))))
         if not future.done():
@@ -229,15 +247,15 @@ class ShardDriver(Generic[ShardT]):
             future.add_done_callback(lambda _: self._waiting.pop(done, None))
         return future
 
-    def fail(self, error: HeadraceError) -> None:
+    def fail(self, error: HeadraceError, *, level: int = logging.ERROR) -> None:
         """Stop for good and tell everybody who waits to look for the coordinator again."""
         if not self._closed:
-            logger.error("the coordinator of %s is gone: %s", self.partition.name, error)
+            logger.log(level, "the coordinator of %s is gone: %s", self.partition.name, error)
             self.close()
             self._on_failure(self)
 
-    def _dropped(self, error: Exception) -> KafkaError:
-        """Give the shard up after a bug in it; the error to answer the request with."""
+    def _drop_after_bug(self, error: Exception) -> KafkaError:
+        """Drop the shard after a bug in it, and return the error for the request."""
         name = self.partition.name
         logger.critical(
             "bug in the coordinator of %s, which is dropped and loaded again", name, exc_info=error
@@ -257,16 +275,16 @@ class ShardDriver(Generic[ShardT]):
             if waiting.future is not None and not waiting.future.done():
                 waiting.future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
 
-    def _append(self, effects: Effects) -> int:
+    def _append(self, effects: ShardEffects) -> int:
         now_ms = self._clock.now_ms()
         if effects.marker is not None:
             assert not effects.records
             return self.partition.append_marker(effects.marker, now_ms).last_offset
         last_offset = -1
         producer = effects.producer
-        for some in to_batches(effects.records, _BATCH_BYTES):
+        for records in to_batches(effects.records, _BATCH_BYTES):
             batch = encode_batch(
-                [(now_ms, record.key, record.value, ()) for record in some],
+                [(now_ms, record.key, record.value, ()) for record in records],
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
                 transactional=producer.producer_id != NO_PRODUCER,
@@ -281,27 +299,27 @@ class ShardDriver(Generic[ShardT]):
         if error is not None:
             self.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
             return
-        with suppress(KafkaError):  # Everybody who waited has been told.
+        with suppress(KafkaError):  # All waiting requests have been answered.
             while self._pending and self._pending[0].last_offset < self.partition.high_watermark:
                 self._finish(self._pending.popleft().effects)
 
-    def _finish(self, effects: Effects) -> None:
+    def _finish(self, effects: ShardEffects) -> None:
         replies = effects.replies
         if effects.records or effects.marker is not None:
             replies = self.ask(lambda shard: shard.commit(effects, self.now_ms()))
         for token, response in replies:
-            assert isinstance(token, _Waiting)
+            assert isinstance(token, _PendingReply)
             token.answer(response)
         self._changed()
 
-    def _answered(self, waiting: _Waiting) -> None:
+    def _answered(self, waiting: _PendingReply) -> None:
         self._waiting.pop(waiting, None)
         assert waiting.future is not None
         if waiting.future.cancelled() and not self._closed:
             with suppress(KafkaError):
                 self.ask(lambda shard: shard.cancel(waiting))
 
-    def _arm(self) -> None:
+    def _arm_timer(self) -> None:
         """Have `_tick` called when the shard next has something to do."""
         deadline_ms = self.shard.next_deadline_ms
         if deadline_ms == self._timer_ms or self._closed:
@@ -319,12 +337,28 @@ class ShardDriver(Generic[ShardT]):
         try:
             self.perform(self.ask(lambda shard: shard.tick(self.now_ms())))
         except KafkaError:
-            return  # Everybody who waited has been told.
-        self._arm()
+            return  # All waiting requests have been answered.
+        self._arm_timer()
 
 
-def to_batches(records: Sequence[Record], bytes_max: int) -> Iterator[Sequence[Record]]:
-    """Records by the batch: one request may commit more than fits a segment of the log."""
+def _unreadable(log: Log, offset: int, error: HeadraceError) -> KafkaError:
+    """The error of a log that is damaged at `offset`, and cannot be replayed.
+
+    It is checked then: another replica that is in sync takes its place.
+    """
+    log.suspect(offset)
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{log.directory} cannot be read at offset {offset}: {error}. Another replica takes its"
+        f" place if one is in sync; without one, stop the broker and run `headrace log repair"
+        f" {shlex.quote(log.directory)}` to see what can be saved",
+    )
+
+
+def to_batches(
+    records: Sequence[CoordinatorRecord], bytes_max: int
+) -> Iterator[Sequence[CoordinatorRecord]]:
+    """Split records into batches: a request may commit more than fits a segment."""
     start, size = 0, 0
     for index, record in enumerate(records):
         record_size = len(record.key) + len(record.value or b"")
@@ -335,16 +369,16 @@ def to_batches(records: Sequence[Record], bytes_max: int) -> Iterator[Sequence[R
     yield records[start:]
 
 
-class _Done(Message, versions=(0, 0)):
+class _CommittedReply(Message, versions=(0, 0)):
     """The reply to ourselves that records are committed."""
 
 
-_DONE = _Done()
+_DONE = _CommittedReply()
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 RELOAD_SECONDS = 5.0
-# So many bugs in coordinators of a kind within so long stop the process.
+# BUGS_MAX bugs in coordinators of a kind within BUGS_SECONDS stop the process.
 BUGS_MAX = 3
 BUGS_SECONDS = 60.0
 
@@ -358,8 +392,8 @@ def java_hash(text: str) -> int:
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
-class Coordinators(Generic[ShardT]):
-    """The shards of this broker, by partition of the topic that they are kept in."""
+class CoordinatorRuntime(Generic[ShardT]):
+    """The shards on this broker of one kind of coordinator, by partition of its topic."""
 
     def __init__(
         self,
@@ -374,6 +408,8 @@ class Coordinators(Generic[ShardT]):
         self._on_change = on_change
         self._drivers: dict[int, ShardDriver[ShardT]] = {}
         self._led: dict[int, Partition] = {}
+        # Why partitions could not be loaded the last time: said once, not with every attempt.
+        self._unloaded: dict[int, ErrorCode | None] = {}
         self._tasks = TaskScope(f"coordinators of {topic}")
         # When the last bugs showed.
         self._bugs: deque[float] = deque(maxlen=BUGS_MAX)
@@ -388,8 +424,8 @@ class Coordinators(Generic[ShardT]):
         self.partition_count = partition_count
         self._led = partitions
         for index, driver in tuple(self._drivers.items()):
-            # Not by its number alone: the topic may have been made again, or led by another broker
-            # in between, who wrote what this driver has not replayed.
+            # Not by its index alone: the topic may have been created again, or another broker may
+            # have led in between, and written records that this driver has not replayed.
             led = partitions.get(index)
             if led is not driver.partition or led.leader_epoch != driver.leader_epoch:
                 self._drivers.pop(index).close()
@@ -398,7 +434,7 @@ class Coordinators(Generic[ShardT]):
                 self._drive(partition)
 
     def driver_of(self, key: str) -> ShardDriver[ShardT]:
-        """The driver of what is kept under a key; KafkaError if it is not here or not ready."""
+        """The driver of a group or transactional id; KafkaError if it is not here or not ready."""
         if not self.partition_count:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return self.driver_at(self.partition_of(key))
@@ -413,7 +449,7 @@ class Coordinators(Generic[ShardT]):
         return driver
 
     def partition_of(self, key: str) -> int:
-        """The partition that keeps a key, as every Kafka broker computes it."""
+        """The partition of a group or transactional id, as every Kafka broker computes it."""
         return (java_hash(key) & 0x7FFF_FFFF) % self.partition_count
 
     def close(self) -> None:
@@ -433,20 +469,26 @@ class Coordinators(Generic[ShardT]):
         )
         self._drivers[partition.name.partition] = driver
         try:
-            if driver.load_nothing():
+            if driver.load_if_empty():
                 return
         except KafkaError:
-            return  # The driver has said why; it is tried again later.
+            return  # The driver has logged why; it is tried again later.
         self._tasks.start(self._load(driver), f"load of {partition.name}")
 
     async def _load(self, driver: ShardDriver[ShardT]) -> None:
+        index = driver.partition.name.partition
         try:
             await driver.load()
         except HeadraceError as error:
-            driver.fail(error)
+            code = error.code if isinstance(error, KafkaError) else None
+            is_known = code is not None and self._unloaded.get(index) is code
+            self._unloaded[index] = code
+            driver.fail(error, level=logging.DEBUG if is_known else logging.ERROR)
+        else:
+            self._unloaded.pop(index, None)
 
     def _on_failure(self, driver: ShardDriver[ShardT]) -> None:
-        """Forget a driver, and try again in a while: a disk that was full may have room by then."""
+        """Forget a driver, and load its partition again later: a full disk may have space then."""
         self._forget(driver)
         loop = asyncio.get_running_loop()
         loop.call_later(RELOAD_SECONDS, self._drive_again, driver.partition)
@@ -455,7 +497,7 @@ class Coordinators(Generic[ShardT]):
         """Forget a driver whose shard raised, and load the partition again at once.
 
         Not too often: code that fails again and again stops the process. A shard that raises while
-        it is loaded does not count, since it keeps nothing half done and answers nobody, and a
+        it is loaded does not count, since it keeps no half changed state and has no requests, and a
         record that cannot be replayed would stop each next leader, too.
         """
         if driver.loading:

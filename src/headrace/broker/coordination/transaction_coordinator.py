@@ -5,9 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
-from headrace.broker.cluster.channels import Outboxes, Peers
+from headrace.broker.cluster.channels import BrokerBatches, BrokerChannels
 from headrace.broker.coordination.completion_queue import CompletionQueue
-from headrace.broker.coordination.runtime import TRANSACTIONS_TOPIC, Coordinators, ShardDriver
+from headrace.broker.coordination.runtime import TRANSACTIONS_TOPIC, CoordinatorRuntime, ShardDriver
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.producer_ids import ProducerIds
 from headrace.clock import Clock
@@ -26,21 +26,21 @@ from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Longer than a leader waits for the marker to be committed, see `handlers.txn_markers`.
+# Longer than a leader waits for the marker to be committed, see `handlers.write_txn_markers`.
 _ASK_SECONDS = 5.0
 _BACKOFF_SECONDS = 0.05
 _BATCH_MAX = 1_000
 # A request is answered when its markers are committed. Those of another transaction need not wait
 # for that: the leader writes them as they come, and one round of its followers commits them all.
 IN_FLIGHT_MAX = 5
-# After these there is nothing left to do: it is written, or the log has a newer epoch of the
-# producer, so that what the marker was to end is not open there.
+# After these a marker is done: it is written, or the log has a newer epoch of the producer, so that
+# the transaction of the marker is not open there.
 _SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
 
 TransactionDriver = ShardDriver[TransactionShard]
 
 
-class _Item(NamedTuple):
+class _PartitionMarker(NamedTuple):
     """A marker for one partition, and the coordinator that ordered it."""
 
     driver: TransactionDriver
@@ -49,19 +49,19 @@ class _Item(NamedTuple):
 
 
 class MarkerSender:
-    """Used on the event loop's thread only.
+    """Sends markers to the leaders of partitions. Used on the event loop's thread only.
 
     Invariant: an order of a driver that is not closed is under way, or waits to be sent, until its
-    shard has heard of every partition of it. So what is kept here is bounded by what shards keep.
+    shard was notified of every partition of it. So the orders here are bounded by those of shards.
     """
 
-    def __init__(self, store: MetadataStore, peers: Peers) -> None:
+    def __init__(self, store: MetadataStore, peers: BrokerChannels) -> None:
         self._store = store
         self._peers = peers
-        self._outboxes: Outboxes[_Item] = Outboxes(
+        self._outboxes: BrokerBatches[_PartitionMarker] = BrokerBatches(
             self._send, batch_max=_BATCH_MAX, in_flight_max=IN_FLIGHT_MAX
         )
-        self._delayed: list[_Item] = []
+        self._delayed: list[_PartitionMarker] = []
         self._timer: asyncio.TimerHandle | None = None
         # Markers that are written here, until they are committed.
         self._writing = TaskScope("markers that are written here")
@@ -69,20 +69,22 @@ class MarkerSender:
         self._stopped = False
 
     def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
-        """Have markers written; the driver's shard is told of each."""
-        self._route([_Item(driver, order, name) for order in orders for name in order.partitions])
+        """Have markers written; the driver's shard is notified of each."""
+        self._route(
+            [_PartitionMarker(driver, order, name) for order in orders for name in order.partitions]
+        )
 
     @property
     def waiting(self) -> int:
-        """How many markers wait to be sent, now or later."""
+        """The number of markers that wait to be sent."""
         return len(self._outboxes) + len(self._delayed)
 
     def brokers_changed(self) -> None:
-        """Wait no more for brokers that are gone."""
+        """Close links to brokers that are gone or were restarted."""
         self._peers.brokers_changed()
 
     async def stop(self) -> None:
-        """Send nothing any more: the coordinator's next leader begins again."""
+        """Stop sending: the next leader of the coordinator sends the markers again."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -91,8 +93,8 @@ class MarkerSender:
         await self._outboxes.stop()
         self._peers.close()
 
-    def _route(self, items: Iterable[_Item]) -> None:
-        """Put each item where its partition is led now."""
+    def _route(self, items: Iterable[_PartitionMarker]) -> None:
+        """Queue each marker for the present leader of its partition."""
         image = self._store.image
         gone, leaderless, here = [], [], []
         for item in items:
@@ -101,7 +103,7 @@ class MarkerSender:
             topic = image.topics.get(item.partition.topic)
             if topic is None or item.partition.partition >= len(topic.partitions):
                 # Partitions are part of a transaction only if they are in the image, and images do
-                # not go back: this one was deleted since.
+                # not go back: this partition was deleted since.
                 gone.append(item)
                 continue
             leader_id = topic.partitions[item.partition.partition].leader
@@ -116,21 +118,21 @@ class MarkerSender:
         if here and not self._stopped:
             self._write_here(here)
 
-    def _delay(self, items: list[_Item]) -> None:
-        """Try again in a while, with what else is to be tried then."""
+    def _delay(self, items: list[_PartitionMarker]) -> None:
+        """Send markers again after a pause, together with others that wait."""
         if self._stopped or not items:
             return
         if not self._delayed:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_BACKOFF_SECONDS, self._try_again)
+            self._timer = loop.call_later(_BACKOFF_SECONDS, self._retry_delayed)
         self._delayed += items
 
-    def _try_again(self) -> None:
+    def _retry_delayed(self) -> None:
         items, self._delayed = self._delayed, []
         self._route(items)
 
-    def _write_here(self, items: list[_Item]) -> None:
-        """Write markers where this broker leads: now, whatever else waits to be committed."""
+    def _write_here(self, items: list[_PartitionMarker]) -> None:
+        """Write markers of partitions led here, at once: they do not queue for a commit."""
         try:
             answer = self._peers.ask_here(_request(items))
         except HeadraceError as error:
@@ -138,12 +140,12 @@ class MarkerSender:
             self._delay(items)
             return
         if isinstance(answer, WriteTxnMarkersResponse):
-            self._take(items, answer)
+            self._handle_response(items, answer)
             return
-        self._writing.start(self._take_later(items, answer))
+        self._writing.start(self._handle_later(items, answer))
 
-    async def _take_later(
-        self, items: list[_Item], answer: Awaitable[WriteTxnMarkersResponse]
+    async def _handle_later(
+        self, items: list[_PartitionMarker], answer: Awaitable[WriteTxnMarkersResponse]
     ) -> None:
         try:
             response = await answer
@@ -151,9 +153,9 @@ class MarkerSender:
             logger.info("this broker writes no markers now: %s", error)
             self._delay(items)
             return
-        self._take(items, response)
+        self._handle_response(items, response)
 
-    async def _send(self, leader_id: int, items: list[_Item]) -> None:
+    async def _send(self, leader_id: int, items: list[_PartitionMarker]) -> None:
         items = [item for item in items if not item.driver.closed]
         if not items:
             return
@@ -168,10 +170,12 @@ class MarkerSender:
             self._delay(items)
             return
         self._failing.discard(leader_id)
-        self._take(items, response)
+        self._handle_response(items, response)
 
-    def _take(self, items: list[_Item], response: WriteTxnMarkersResponse) -> None:
-        """Report what is settled, and try again what is not."""
+    def _handle_response(
+        self, items: list[_PartitionMarker], response: WriteTxnMarkersResponse
+    ) -> None:
+        """Report the markers that are done, and send the others again."""
         settled, slow, refused = [], [], []
         verdicts = _verdicts(response)
         for item in items:
@@ -186,10 +190,10 @@ class MarkerSender:
                 refused.append(item)
         self._delay(refused)
         self._report(settled)
-        # Their leaders have written them, and have waited already: they wait on.
+        # Their leaders have written them: the same request waits for the commit again.
         self._route(slow)
 
-    def _report(self, items: list[_Item]) -> None:
+    def _report(self, items: list[_PartitionMarker]) -> None:
         """Tell the shards that these markers need not be sent any more."""
         done: dict[tuple[TransactionDriver, MarkerOrder], list[TopicPartition]] = {}
         for driver, order, name in items:
@@ -198,12 +202,14 @@ class MarkerSender:
             if driver.closed:
                 continue
             try:
-                _tell(driver, order, names)
+                _mark_written(driver, order, names)
             except KafkaError:
-                continue  # The driver has failed and said so; it orders them again once loaded.
+                continue  # The driver has failed and logged it; it orders them again once loaded.
 
 
-def _tell(driver: TransactionDriver, order: MarkerOrder, names: list[TopicPartition]) -> None:
+def _mark_written(
+    driver: TransactionDriver, order: MarkerOrder, names: list[TopicPartition]
+) -> None:
     effects = driver.ask(
         lambda shard: shard.marker_written(
             order.transactional_id, order.marker, names, driver.now_ms()
@@ -213,10 +219,10 @@ def _tell(driver: TransactionDriver, order: MarkerOrder, names: list[TopicPartit
     driver.changed()
 
 
-def _request(items: list[_Item]) -> WriteTxnMarkersRequest:
-    wanted: dict[MarkerOrder, dict[str, list[int]]] = {}
+def _request(items: list[_PartitionMarker]) -> WriteTxnMarkersRequest:
+    topics_by_order: dict[MarkerOrder, dict[str, list[int]]] = {}
     for _, order, name in items:
-        wanted.setdefault(order, {}).setdefault(name.topic, []).append(name.partition)
+        topics_by_order.setdefault(order, {}).setdefault(name.topic, []).append(name.partition)
     return WriteTxnMarkersRequest(
         markers=[
             WritableTxnMarker(
@@ -230,26 +236,26 @@ def _request(items: list[_Item]) -> WriteTxnMarkersRequest:
                     for topic, indexes in topics.items()
                 ],
             )
-            for order, topics in wanted.items()
+            for order, topics in topics_by_order.items()
         ]
     )
 
 
 def _verdicts(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
     return {
-        (marker.producer_id, TopicPartition(topic.name, one.partition_index)): error_code(
-            one.error_code
+        (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): error_code(
+            partition.error_code
         )
         for marker in response.markers
         for topic in marker.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
-class Transactions:
+class TransactionCoordinator:
     """The shards of `__transaction_state` that are led here. Used on the event loop's thread.
 
-    Markers that a shard orders are sent, and it is kept in producer ids: it cannot wait for one.
+    Markers that a shard orders are sent, and it gets producer ids in advance: it cannot wait.
     """
 
     def __init__(
@@ -259,7 +265,7 @@ class Transactions:
         producer_ids: ProducerIds,
         markers: MarkerSender,
     ) -> None:
-        self.shards: Coordinators[TransactionShard] = Coordinators(
+        self.shards: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTIONS_TOPIC,
             clock,
             lambda partition: TransactionShard(settings(), partition.leader_epoch),
@@ -268,21 +274,21 @@ class Transactions:
         self.completions = CompletionQueue(self._is_prepared)
         self._producer_ids = producer_ids
         self._markers = markers
-        self._giving: dict[TransactionDriver, asyncio.Task[None]] = {}
+        self._supplying: dict[TransactionDriver, asyncio.Task[None]] = {}
         self._tasks = TaskScope("spare producer ids")
 
-    async def stock(self, transactional_id: str) -> None:
-        """See to it that the shard of an id has producer ids; KafkaError as `driver_of`."""
+    async def ensure_producer_ids(self, transactional_id: str) -> None:
+        """Supply the shard of a transactional id with producer ids; KafkaError as `driver_of`."""
         driver = self.shards.driver_of(transactional_id)
-        while (wanted := driver.shard.wants_producer_ids) > 0:
-            await self._give(driver, wanted)
+        while (count := driver.shard.missing_producer_ids) > 0:
+            await self._supply(driver, count)
 
     def brokers_changed(self) -> None:
-        """Wait no more for brokers that are gone."""
+        """Close links to brokers that are gone or were restarted."""
         self._markers.brokers_changed()
 
     async def stop(self) -> None:
-        """Answer everybody who waits; order and give nothing any more."""
+        """Answer all waiting requests; send no more markers, supply no more ids."""
         self.shards.close()
         await self._tasks.close()
         await self._markers.stop()
@@ -291,26 +297,27 @@ class Transactions:
         try:
             return self.shards.driver_of(transactional_id).shard.is_prepared(transactional_id)
         except KafkaError:
-            return False  # The request hears of it when it is asked again.
+            return False  # The request gets the error when it is asked again.
 
     def _on_change(self, driver: TransactionDriver) -> None:
-        orders = driver.shard.take_orders()
+        orders = driver.shard.take_marker_orders()
         if orders:
             self._markers.send(driver, orders)
         for transactional_id in driver.shard.take_completed():
             self.completions.completed(transactional_id)
-        if driver.shard.wants_producer_ids > 0 and driver not in self._giving:
-            task = self._tasks.start(self._give_later(driver), str(driver.partition.name))
-            self._giving[driver] = task
-            task.add_done_callback(lambda _: self._giving.pop(driver, None))
+        if driver.shard.missing_producer_ids > 0 and driver not in self._supplying:
+            task = self._tasks.start(self._supply_later(driver), str(driver.partition.name))
+            self._supplying[driver] = task
+            task.add_done_callback(lambda _: self._supplying.pop(driver, None))
 
-    async def _give_later(self, driver: TransactionDriver) -> None:
+    async def _supply_later(self, driver: TransactionDriver) -> None:
         try:
-            await self._give(driver, driver.shard.wants_producer_ids)
+            await self._supply(driver, driver.shard.missing_producer_ids)
         except KafkaError as error:
-            # The request that needs one asks again, and hears of it if there is none then.
+            # A request that needs a producer id is retried, and so is the abort of a transaction
+            # that timed out: each attempt ends in `_on_change`, which has the stock filled.
             logger.info("%s has no spare producer ids: %s", driver.partition.name, error)
 
-    async def _give(self, driver: TransactionDriver, count: int) -> None:
+    async def _supply(self, driver: TransactionDriver, count: int) -> None:
         for _ in range(count):
-            driver.shard.give_producer_ids([await self._producer_ids.take()])
+            driver.shard.add_producer_ids([await self._producer_ids.next_id()])

@@ -1,11 +1,15 @@
-"""Asks the coordinator of a transaction whether a partition is part of it (KIP-890)."""
+"""Verification with its coordinator that a partition is part of a transaction (KIP-890).
+
+A leader appends to a transaction only what its coordinator knows of. Otherwise a batch that was
+delayed until after the end of its transaction would begin a transaction that nobody ever ends.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from headrace.broker.cluster.channels import Outboxes, Peers
-from headrace.broker.coordination.runtime import Coordinators, ShardT
+from headrace.broker.cluster.channels import BrokerBatches, BrokerChannels
+from headrace.broker.coordination.runtime import CoordinatorRuntime, ShardT
 from headrace.broker.metadata_store import MetadataStore
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
 from headrace.metadata.image import NO_LEADER
@@ -25,23 +29,17 @@ _BACKOFF_SECONDS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 Response = TypeVar("Response")
 
 
-async def unless_busy(
-    ask: Callable[[], Awaitable[Response]], is_busy: Callable[[Response], bool]
+async def retry_while_concurrent_transaction(
+    ask: Callable[[], Awaitable[Response]], is_concurrent: Callable[[Response], bool]
 ) -> Response:
-    """What is answered when the transaction before has all its markers, if that is soon."""
+    """The response to a request, repeated for a while until the transaction before has ended."""
     response = await ask()
     for seconds in _BACKOFF_SECONDS:
-        if not is_busy(response):
+        if not is_concurrent(response):
             break
         await asyncio.sleep(seconds)
         response = await ask()
     return response
-
-
-# Asks the coordinator of a transaction whether a partition is part of it (KIP-890).
-#
-# A leader appends to a transaction only what its coordinator knows of. Otherwise a batch that was
-# delayed until after the end of its transaction would begin one that nobody ever ends.
 
 
 Verdicts: TypeAlias = dict[TopicPartition, ErrorCode]
@@ -51,30 +49,32 @@ _QUESTIONS_MAX = 10_000
 _BATCH_MAX = 500
 
 
-class _Question(NamedTuple):
+class _VerificationRequest(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
     add: bool
 
 
-class _Asked(NamedTuple):
-    question: _Question
+class _PendingVerification(NamedTuple):
+    question: _VerificationRequest
     partitions: tuple[TopicPartition, ...]
     verdicts: asyncio.Future[Verdicts]
 
 
-class Verifier:
-    """Used on the event loop's thread only."""
+class TransactionVerifier:
+    """Asks coordinators in batches. Used on the event loop's thread only."""
 
     def __init__(
-        self, coordinators: Coordinators[ShardT], store: MetadataStore, peers: Peers
+        self, coordinators: CoordinatorRuntime[ShardT], store: MetadataStore, peers: BrokerChannels
     ) -> None:
         self._partition_of = coordinators.partition_of
         self._topic = coordinators.topic
         self._store = store
         self._peers = peers
-        self._outboxes: Outboxes[_Asked] = Outboxes(self._send, batch_max=_BATCH_MAX)
+        self._outboxes: BrokerBatches[_PendingVerification] = BrokerBatches(
+            self._send, batch_max=_BATCH_MAX
+        )
         self._stopped = False
 
     async def verify(
@@ -88,35 +88,37 @@ class Verifier:
     ) -> Verdicts:
         """For each partition, NONE if it is part of the producer's transaction that is open.
 
-        With `add` partitions become part of it, and the first one begins it: what clients of
-        transactions version 2 leave to the broker. Whatever fails is a verdict, too: a coordinator
+        With `add` the partitions are added to it, and the first begins it, which clients of
+        transactions version 2 leave to the broker. Every failure is a verdict, too: a coordinator
         that cannot be asked is NETWORK_EXCEPTION, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR or
         COORDINATOR_LOAD_IN_PROGRESS. PRODUCER_FENCED comes as INVALID_PRODUCER_EPOCH.
         """
-        question = _Question(transactional_id, producer_id, producer_epoch, add)
+        question = _VerificationRequest(transactional_id, producer_id, producer_epoch, add)
         if not add:
             return await self._ask(question, tuple(partitions))
-        return await unless_busy(
+        return await retry_while_concurrent_transaction(
             lambda: self._ask(question, tuple(partitions)),
             lambda verdicts: ErrorCode.CONCURRENT_TRANSACTIONS in verdicts.values(),
         )
 
     def brokers_changed(self) -> None:
-        """Wait no more for brokers that are gone."""
+        """Close links to brokers that are gone or were restarted."""
         self._peers.brokers_changed()
 
     async def stop(self) -> None:
-        """Answer everybody who waits; nothing is asked after that."""
+        """Answer all waiting calls; no coordinator is asked after that."""
         self._stopped = True
         _answer(await self._outboxes.stop(), {}, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._peers.close()
 
-    async def _ask(self, question: _Question, partitions: tuple[TopicPartition, ...]) -> Verdicts:
+    async def _ask(
+        self, question: _VerificationRequest, partitions: tuple[TopicPartition, ...]
+    ) -> Verdicts:
         coordinator_id = self._coordinator_of(question.transactional_id)
         if coordinator_id == NO_LEADER or self._stopped or len(self._outboxes) >= _QUESTIONS_MAX:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         verdicts: asyncio.Future[Verdicts] = asyncio.get_running_loop().create_future()
-        self._outboxes.add(coordinator_id, _Asked(question, partitions, verdicts))
+        self._outboxes.add(coordinator_id, _PendingVerification(question, partitions, verdicts))
         try:
             async with asyncio.timeout(_ASK_SECONDS * 2):
                 return await verdicts
@@ -130,10 +132,10 @@ class Verifier:
         index = self._partition_of(transactional_id)
         return topic.partitions[index].leader if index < len(topic.partitions) else NO_LEADER
 
-    async def _send(self, coordinator_id: int, batch: list[_Asked]) -> None:
-        """Ask for a batch: each transactional id once, as the answer tells them apart by it."""
-        questions: dict[str, _Question] = {}
-        wanted: dict[_Question, dict[TopicPartition, None]] = {}
+    async def _send(self, coordinator_id: int, batch: list[_PendingVerification]) -> None:
+        """Send a batch: each transactional id once, as results are matched by it."""
+        questions: dict[str, _VerificationRequest] = {}
+        requested: dict[_VerificationRequest, dict[TopicPartition, None]] = {}
         sent = []
         for asked in batch:
             if asked.verdicts.done():
@@ -142,13 +144,13 @@ class Verifier:
             if questions.setdefault(question.transactional_id, question) != question:
                 self._outboxes.add(coordinator_id, asked)
                 continue
-            wanted.setdefault(question, {}).update(dict.fromkeys(asked.partitions))
+            requested.setdefault(question, {}).update(dict.fromkeys(asked.partitions))
             sent.append(asked)
         if not sent:
             return
         try:
             response: AddPartitionsToTxnResponse = await self._peers.ask(
-                coordinator_id, _request(wanted), _ASK_SECONDS
+                coordinator_id, _request(requested), _ASK_SECONDS
             )
         except asyncio.CancelledError:
             _answer(sent, {}, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -159,12 +161,15 @@ class Verifier:
             _answer(sent, {}, ErrorCode.NETWORK_EXCEPTION)
         else:
             found = {
-                one.transactional_id: _verdicts(one) for one in response.results_by_transaction
+                result.transactional_id: _verdicts(result)
+                for result in response.results_by_transaction
             }
             _answer(sent, found, error_code(response.error_code) or ErrorCode.NETWORK_EXCEPTION)
 
 
-def _request(wanted: dict[_Question, dict[TopicPartition, None]]) -> AddPartitionsToTxnRequest:
+def _request(
+    requested: dict[_VerificationRequest, dict[TopicPartition, None]],
+) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         transactions=[
             AddPartitionsToTxnTransaction(
@@ -174,7 +179,7 @@ def _request(wanted: dict[_Question, dict[TopicPartition, None]]) -> AddPartitio
                 verify_only=not question.add,
                 topics=_by_topic(partitions),
             )
-            for question, partitions in wanted.items()
+            for question, partitions in requested.items()
         ]
     )
 
@@ -191,16 +196,18 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnTo
 def _verdicts(result: AddPartitionsToTxnResult) -> Verdicts:
     verdicts = {}
     for topic in result.topic_results:
-        for one in topic.results_by_partition:
-            code = error_code(one.partition_error_code)
+        for partition in topic.results_by_partition:
+            code = error_code(partition.partition_error_code)
             if code is ErrorCode.PRODUCER_FENCED:
-                # What producers expect to hear from the leader of a partition.
+                # The code that producers expect from the leader of a partition.
                 code = ErrorCode.INVALID_PRODUCER_EPOCH
-            verdicts[TopicPartition(topic.name, one.partition_index)] = code
+            verdicts[TopicPartition(topic.name, partition.partition_index)] = code
     return verdicts
 
 
-def _answer(sent: list[_Asked], found: dict[str, Verdicts], otherwise: ErrorCode) -> None:
+def _answer(
+    sent: list[_PendingVerification], found: dict[str, Verdicts], otherwise: ErrorCode
+) -> None:
     for asked in sent:
         if asked.verdicts.done():
             continue

@@ -1,4 +1,4 @@
-"""ApiVersions: what a client may ask this broker."""
+"""ApiVersions: the APIs, their versions and the features of this node."""
 
 import re
 
@@ -15,7 +15,7 @@ from headrace.protocol.messages.api_versions import (
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
-# Before it clients do not take 0 as the lowest version of a feature, and are not told of such.
+# Older clients reject 0 as the lowest version of a feature: they do not get such features.
 _ZERO_SINCE = 4
 
 
@@ -43,9 +43,9 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 
 
 def _finalized(node: Node) -> list[FinalizedFeatureKey]:
-    """The levels of the cluster as this node knows them; what is off is not told.
+    """The feature levels of the cluster, as known here; features that are off are left out.
 
-    By them clients choose: from `transaction.version` 2 on leaders add partitions to transactions,
+    Clients act on them: from `transaction.version` 2 on leaders add partitions to transactions,
     and each transaction has a producer epoch of its own (KIP-890).
     """
     levels = {**levels_of(node.store.image.features), KRAFT_VERSION: node.quorum.kraft_version}

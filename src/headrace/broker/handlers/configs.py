@@ -8,16 +8,16 @@ from headrace.broker.node import Node
 from headrace.broker.request import RequestContext
 from headrace.config import (
     ConfigSource,
-    Described,
+    DescribedSetting,
     describe_broker,
     describe_broker_defaults,
     describe_client_metrics,
     describe_group,
     describe_topic,
 )
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, unknown_topic
 from headrace.metadata.configs import alter_configs, incremental_alter_configs
-from headrace.metadata.image import ResourceType
+from headrace.metadata.image import ConfigResourceType
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.describe_configs import (
@@ -37,11 +37,11 @@ from headrace.protocol.messages.list_config_resources import (
 
 def describe(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
-        results=[_describe_one(context, resource, request) for resource in request.resources]
+        results=[_describe_resource(context, resource, request) for resource in request.resources]
     )
 
 
-def _describe_one(
+def _describe_resource(
     context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
@@ -50,42 +50,40 @@ def _describe_one(
         error_message=None,
     )
     try:
-        if resource.resource_type == ResourceType.BROKER_LOGGER:
+        if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
             entries = _describe_loggers(context.node, resource.resource_name)
         else:
             described = _settings_of(context.node, resource)
             entries = [
-                _describe_setting(name, one, resource.resource_type, request)
-                for name, one in described.items()
+                _describe_setting(name, setting, resource.resource_type, request)
+                for name, setting in described.items()
             ]
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.detail
         return result
-    wanted = resource.configuration_keys
-    result.configs = [entry for entry in entries if not wanted or entry.name in wanted]
+    names = resource.configuration_keys
+    result.configs = [entry for entry in entries if not names or entry.name in names]
     return result
 
 
-def _settings_of(node: Node, resource: DescribeConfigsResource) -> Mapping[str, Described]:
+def _settings_of(node: Node, resource: DescribeConfigsResource) -> Mapping[str, DescribedSetting]:
     image, name = node.store.image, resource.resource_name
     match resource.resource_type:
-        case ResourceType.TOPIC:
+        case ConfigResourceType.TOPIC:
             if name not in image.topics:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
-                )
-            return describe_topic(node.config, image.config_of(ResourceType.TOPIC, name))
-        case ResourceType.BROKER:
+                raise unknown_topic(name)
+            return describe_topic(node.config, image.config_of(ConfigResourceType.TOPIC, name))
+        case ConfigResourceType.BROKER:
             if name == "":
-                return describe_broker_defaults(image.config_of(ResourceType.BROKER, ""))
+                return describe_broker_defaults(image.config_of(ConfigResourceType.BROKER, ""))
             _check_own_id(node, name)
             return describe_broker(node.config)
-        case ResourceType.GROUP:
+        case ConfigResourceType.GROUP:
             _check_given(name, "a group")
-            return describe_group(node.config, image.config_of(ResourceType.GROUP, name))
-        case ResourceType.CLIENT_METRICS:
+            return describe_group(node.config, image.config_of(ConfigResourceType.GROUP, name))
+        case ConfigResourceType.CLIENT_METRICS:
             _check_given(name, "a subscription to metrics")
-            return describe_client_metrics(image.config_of(ResourceType.CLIENT_METRICS, name))
+            return describe_client_metrics(image.config_of(ConfigResourceType.CLIENT_METRICS, name))
     raise KafkaError(
         ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no settings here"
     )
@@ -94,7 +92,9 @@ def _settings_of(node: Node, resource: DescribeConfigsResource) -> Mapping[str, 
 def _check_own_id(node: Node, name: str) -> None:
     if name != str(node.node_id):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}; ask broker {name!r} itself"
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {node.node_id}",
+            advice=f"ask broker {name!r} itself",
         )
 
 
@@ -118,26 +118,26 @@ def _describe_loggers(node: Node, name: str) -> list[DescribeConfigsResourceResu
 
 
 def _describe_setting(
-    name: str, one: Described, resource_type: int, request: DescribeConfigsRequest
+    name: str, described: DescribedSetting, resource_type: int, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    read_only = resource_type == ResourceType.BROKER and not one.setting.dynamic
-    sensitive = one.setting.sensitive
+    read_only = resource_type == ConfigResourceType.BROKER and not described.setting.dynamic
+    sensitive = described.setting.sensitive
     return DescribeConfigsResourceResult(
         name=name,
-        value=None if sensitive else one.value,
+        value=None if sensitive else described.value,
         read_only=read_only,
-        config_source=one.source,
+        config_source=described.source,
         is_sensitive=sensitive,
         synonyms=[
             DescribeConfigsSynonym(
-                name=each.name, value=None if sensitive else each.value, source=each.source
+                name=synonym.name, value=None if sensitive else synonym.value, source=synonym.source
             )
-            for each in one.synonyms
+            for synonym in described.synonyms
         ]
         if request.include_synonyms
         else [],
-        config_type=one.setting.kind,
-        documentation=one.setting.doc if request.include_documentation else None,
+        config_type=described.setting.type.config_type,
+        documentation=described.setting.doc if request.include_documentation else None,
     )
 
 
@@ -161,30 +161,36 @@ async def alter(
         )
 
 
-def names_loggers(request: incremental.IncrementalAlterConfigsRequest) -> bool:
+def changes_log_levels(request: incremental.IncrementalAlterConfigsRequest) -> bool:
     """Whether a request changes log levels, which each process has for itself."""
-    return any(one.resource_type == ResourceType.BROKER_LOGGER for one in request.resources)
+    return any(
+        resource.resource_type == ConfigResourceType.BROKER_LOGGER for resource in request.resources
+    )
 
 
 async def alter_incrementally(
     context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     node = context.node
-    if not names_loggers(request):
+    if not changes_log_levels(request):
         return await _alter_stored(node, request)
-    # Levels are this process's own affair; the rest is the controller's, which may be another.
+    # Log levels are changed in this process, the rest at the controller, maybe another node.
     stored = incremental.IncrementalAlterConfigsRequest(
         resources=[
-            one for one in request.resources if one.resource_type != ResourceType.BROKER_LOGGER
+            resource
+            for resource in request.resources
+            if resource.resource_type != ConfigResourceType.BROKER_LOGGER
         ],
         validate_only=request.validate_only,
     )
     answers = await _answers_of_controller(node, stored) if stored.resources else {}
-    for one in request.resources:
-        if one.resource_type == ResourceType.BROKER_LOGGER:
-            error = _alter_loggers(node, one, validate_only=request.validate_only)
-            answers[one.resource_type, one.resource_name] = _answer(one, error)
-    named = dict.fromkeys((one.resource_type, one.resource_name) for one in request.resources)
+    for resource in request.resources:
+        if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+            error = _alter_loggers(node, resource, validate_only=request.validate_only)
+            answers[resource.resource_type, resource.resource_name] = _answer(resource, error)
+    named = dict.fromkeys(
+        (resource.resource_type, resource.resource_name) for resource in request.resources
+    )
     return incremental.IncrementalAlterConfigsResponse(responses=[answers[name] for name in named])
 
 
@@ -195,7 +201,7 @@ async def _answers_of_controller(
         response = await ask_controller(node, request)
     except KafkaError as error:
         response = _failed(request, error)
-    return {(one.resource_type, one.resource_name): one for one in response.responses}
+    return {(answer.resource_type, answer.resource_name): answer for answer in response.responses}
 
 
 def _alter_loggers(
@@ -243,28 +249,30 @@ def _answer(
 def list_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Version 0 knows client metrics only, and was called ListClientMetricsResources."""
+    """List config resources; version 0, ListClientMetricsResources, has client metrics only."""
     image = context.node.store.image
-    supported = set(ResourceType) if context.version > 0 else {ResourceType.CLIENT_METRICS}
-    wanted = set(request.resource_types) or supported
-    if not wanted <= supported:
+    supported = (
+        set(ConfigResourceType) if context.version > 0 else {ConfigResourceType.CLIENT_METRICS}
+    )
+    requested = set(request.resource_types) or supported
+    if not requested <= supported:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     stored = [
         (resource_type, name)
         for resource_type, name in image.configs
-        if resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
+        if resource_type in (ConfigResourceType.GROUP, ConfigResourceType.CLIENT_METRICS)
     ]
-    brokers = [str(one.broker_id) for one in image.brokers.values() if not one.fenced]
+    brokers = [str(broker.broker_id) for broker in image.brokers.values() if not broker.fenced]
     found = [
         *sorted(stored),
-        *((ResourceType.BROKER_LOGGER, name) for name in brokers),
-        *((ResourceType.BROKER, name) for name in brokers),
-        *((ResourceType.TOPIC, name) for name in image.topics),
+        *((ConfigResourceType.BROKER_LOGGER, name) for name in brokers),
+        *((ConfigResourceType.BROKER, name) for name in brokers),
+        *((ConfigResourceType.TOPIC, name) for name in image.topics),
     ]
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=resource_type)
             for resource_type, name in found
-            if resource_type in wanted
+            if resource_type in requested
         ]
     )

@@ -1,6 +1,6 @@
-"""What brokers ask the active controller, and what operators ask of it through them."""
+"""Requests to the active controller: registrations, heartbeats, ISRs, elections."""
 
-from headrace.broker.cluster.controller import Controller
+from headrace.broker.cluster.controller import ActiveController
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.allocate_producer_ids import (
@@ -30,7 +30,7 @@ from headrace.protocol.messages.unregister_broker import (
 )
 
 
-def _controller(context: RequestContext) -> Controller:
+def _controller(context: RequestContext) -> ActiveController:
     controller = context.node.controller
     if controller is None:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)

@@ -1,4 +1,4 @@
-"""UpdateFeatures: the levels of what a cluster has switched on."""
+"""UpdateFeatures: changes of the feature levels of a cluster."""
 
 from copy import copy
 
@@ -19,13 +19,13 @@ async def update_features(
     context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
     try:
-        return await _updated(context.node, request)
+        return await _update(context.node, request)
     except KafkaError as error:
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.detail or None)
 
 
-async def _updated(node: Node, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """The answer to an update, once it is committed. `kraft.version`, which may fail, is first."""
+async def _update(node: Node, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    """Update feature levels, `kraft.version`, which may fail, first; returns once committed."""
     controller, quorum = node.controller, node.quorum
     if controller is None:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -47,7 +47,11 @@ async def _updated(node: Node, request: UpdateFeaturesRequest) -> UpdateFeatures
 
 
 async def _other_controllers(node: Node) -> dict[int, Ranges | None]:
-    """What the voters support that are no brokers; those told it when they registered."""
+    """The feature ranges of voters that are no brokers; brokers register theirs."""
     brokers = node.store.image.brokers
-    voters = [one.node_id for one in node.quorum.voters if one.node_id != node.node_id]
-    return {voter: await node.quorum.ranges_of(voter) for voter in voters if voter not in brokers}
+    voters = [voter.node_id for voter in node.quorum.voters if voter.node_id != node.node_id]
+    return {
+        voter: await node.quorum.feature_ranges_of(voter)
+        for voter in voters
+        if voter not in brokers
+    }

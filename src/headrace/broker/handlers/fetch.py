@@ -1,9 +1,9 @@
-"""Fetch: batches from each wanted partition, now or when there are enough of them.
+"""Fetch: batches from each requested partition, at once or when there are enough of them.
 
-Consumers get what is committed, from the leader or from a follower near them (KIP-392); those of
-isolation level READ_COMMITTED only up to the first transaction that is not decided, and with which
-ones were aborted. Followers get all that the leader has, and by what they ask for they tell it how
-much they have.
+Consumers get committed records, from the leader or from a follower near them (KIP-392); those of
+isolation level READ_COMMITTED only up to the first open transaction, with a list of the aborted
+transactions. Followers get all records of the leader, and their fetch offsets tell it how much they
+have.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from headrace.broker.cluster.endpoints import HINTED, LeaderHint, leader_hint
 from headrace.broker.fetch_purgatory import DelayedFetch
-from headrace.broker.fetch_sessions import FetchPlan, ReadLimit, WantedPartition, replica_of
+from headrace.broker.fetch_sessions import FetchPlan, ReadLimit, SessionPartition, replica_of
 from headrace.broker.quorum.wire import METADATA_TOPIC_ID
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage
+from headrace.protocol.batch import byte_view
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -27,12 +28,13 @@ from headrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from headrace.protocol.records import scan_headers
+from headrace.protocol.records import check_batch
 from headrace.replication.leader import LeaderState
 from headrace.replication.throttle import Throttle, is_throttled
 from headrace.storage import aborted_index
 from headrace.storage.files import Block
 from headrace.storage.log import Log
+from headrace.storage.log_segments import sound_headers
 from headrace.types import Buffer
 
 
@@ -41,7 +43,7 @@ def nearest_replica(
 ) -> int:
     """The id of the replica in `rack` that has the most, if it has `offset`; else the leader's.
 
-    Only such are chosen as are alive and in sync, and the leader itself if it is in that rack.
+    Only replicas that are alive and in sync are chosen, and the leader if it is in that rack.
     """
     leader_id = leadership.node_id
     nearest, most = leader_id, -1
@@ -78,8 +80,8 @@ class _ColdRead(NamedTuple):
     result: PartitionData
 
 
-class _Round:
-    """One pass over the wanted partitions; only the first one of a fetch tells of its follower."""
+class _FetchPass:
+    """One pass over the partitions of a fetch; only the first notes how far a follower is."""
 
     def __init__(
         self, context: RequestContext, request: FetchRequest, plan: FetchPlan, *, first: bool
@@ -100,7 +102,7 @@ class _Round:
         self._purgatory = context.node.fetch_purgatory
         self._outgoing = context.node.outgoing
         self._bytes_left = min(
-            request.max_bytes, context.node.config.fetch_max_bytes, self._outgoing.room_bytes
+            request.max_bytes, context.node.config.fetch_max_bytes, self._outgoing.available_bytes
         )
         self._hints: dict[int, LeaderHint] = {}
         self.byte_count = 0
@@ -108,21 +110,21 @@ class _Round:
         self._has_news = False
         self.throttled_s = 0.0
         self.cold: list[_ColdRead] = []
-        self.partitions: list[tuple[WantedPartition, Partition]] = []
-        self.results = [self._read(one) for one in plan.wanted]
+        self.partitions: list[tuple[SessionPartition, Partition]] = []
+        self.results = [self._read(requested) for requested in plan.partitions]
 
-    def _read(self, one: WantedPartition) -> PartitionData:
-        topic = one.topic
+    def _read(self, requested: SessionPartition) -> PartitionData:
+        topic = requested.topic
         try:
             if self._context.version >= _TOPIC_IDS_SINCE:
-                topic = self._context.node.replicas.name_of(one.topic_id) or ""
+                topic = self._context.node.replicas.name_of(requested.topic_id) or ""
                 if not topic:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            return self._read_partition(topic, one)
+            return self._read_partition(topic, requested)
         except KafkaError as error:
             self.urgent = True
             result = PartitionData(
-                partition_index=one.partition,
+                partition_index=requested.partition,
                 error_code=error.code,
                 high_watermark=-1,
                 aborted_transactions=None,
@@ -132,66 +134,73 @@ class _Round:
                 self._hint(topic, result)
             return result
 
-    def _read_partition(self, topic: str, one: WantedPartition) -> PartitionData:
+    def _read_partition(self, topic: str, requested: SessionPartition) -> PartitionData:
         replicas = self._context.node.replicas
         is_follower = self.is_follower
         if is_follower or self._context.version < _ANY_REPLICA_SINCE:
-            partition = replicas.leader_of(topic, one.partition)
+            partition = replicas.leader_of(topic, requested.partition)
         else:
-            partition = replicas.replica_of(topic, one.partition)
-        partition.check_epoch(one.leader_epoch)
+            partition = replicas.replica_of(topic, requested.partition)
+        partition.check_epoch(requested.leader_epoch)
         log = partition.log
         result = PartitionData(
-            partition_index=one.partition,
+            partition_index=requested.partition,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if self._committed_only else None,
             records=b"",
         )
-        diverges = one.last_fetched_epoch >= 0 and self._diverges(log, one, result)
+        diverges = requested.last_fetched_epoch >= 0 and self._diverges(log, requested, result)
         if is_follower and self._first and not diverges:
-            self._note_follower(partition, one)
-        # After that, because what the follower has may be what was waited for.
+            self._note_follower(partition, requested)
+        # After the follower was noted, which may have moved the high watermark.
         result.high_watermark = partition.high_watermark
         result.last_stable_offset = partition.last_stable_offset
-        one.limit = self._limit
+        requested.limit = self._limit
         if self._committed_only:
-            one.saw_stable(result.last_stable_offset, result.high_watermark)
-        self.partitions.append((one, partition))
-        if diverges or (self._rack and self._is_better_read_elsewhere(partition, one, result)):
+            requested.note_stable_offset(result.last_stable_offset, result.high_watermark)
+        self.partitions.append((requested, partition))
+        if diverges or (self._rack and self._prefers_other_replica(partition, requested, result)):
             self.urgent = True
             return result
         limit = log.log_end_offset if is_follower else result.high_watermark
         if self._committed_only:
             limit = result.last_stable_offset
-        if one.fetch_offset > limit and not partition.is_leader:
-            if one.fetch_offset > log.log_end_offset:
+        if requested.fetch_offset > limit and not partition.is_leader:
+            if requested.fetch_offset > log.log_end_offset:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "this replica is behind")
             return result
         throttled = is_follower and self._is_throttled(partition)
         if throttled and (wait_s := self._throttle().wait_s(self._context.node.clock.monotonic())):
             self.throttled_s = wait_s
             return result
-        self._read_log(log, one, limit, throttled, result)
-        if self._session is not None and one.fetch_offset == limit:
-            self._settle(one, partition, result)
+        self._read_log(partition, requested, limit, throttled, result)
+        if self._session is not None and requested.fetch_offset == limit:
+            self._watch_if_up_to_date(requested, partition, result)
         return result
 
     def _read_log(
-        self, log: Log, one: WantedPartition, limit: int, throttled: bool, result: PartitionData
+        self,
+        partition: Partition,
+        requested: SessionPartition,
+        limit: int,
+        throttled: bool,
+        result: PartitionData,
     ) -> None:
-        bytes_max = max(min(one.bytes_max, self._bytes_left), 0)
+        log = partition.log
+        bytes_max = max(min(requested.bytes_max, self._bytes_left), 0)
         at_least_one = self.byte_count == 0 and not self.cold
         if not bytes_max and not at_least_one:
-            return  # There is no room; a reader of thousands must not cost a look at each file.
-        found = log.read_cached(one.fetch_offset, bytes_max, limit, at_least_one=at_least_one)
+            return  # The byte limit is reached; the remaining files need not be looked at.
+        found = log.read_cached(requested.fetch_offset, bytes_max, limit, at_least_one=at_least_one)
         aborted: list[aborted_index.AbortedTransaction] | None = []
         if found is not None and found.records and self._committed_only:
-            end = _end_of(found.records, one.fetch_offset)
-            aborted = log.aborted_transactions_cached(one.fetch_offset, end)
+            records, end = _sound_records(log, found.records, requested.fetch_offset)
+            found = found._replace(records=records)
+            aborted = log.aborted_transactions_cached(requested.fetch_offset, end)
         if found is None or aborted is None:
             cold = _ColdRead(
                 log,
-                one.fetch_offset,
+                requested.fetch_offset,
                 bytes_max,
                 limit,
                 at_least_one,
@@ -202,13 +211,28 @@ class _Round:
             self.cold.append(cold)
             self._bytes_left -= bytes_max
         elif found.records:
-            self._take(result, found.records, aborted)
+            if self.is_follower:
+                self._note_served(partition, requested.fetch_offset, found.records)
+            self._set_records(result, found.records, aborted)
             self.byte_count += len(found.records)
             self._bytes_left -= len(found.records)
             if throttled:
                 self._throttle().record(len(found.records), self._context.node.clock.monotonic())
 
-    def _take(
+    def _note_served(self, partition: Partition, offset: int, records: Buffer) -> None:
+        """Check records that a follower was given before and did not take: are they damaged?"""
+        if partition.served_offsets.get(self._replica_id) == offset:
+            headers, error = sound_headers(records)
+            try:
+                for header in headers:
+                    check_batch(records, header, compacted=True)
+            except CorruptBatch as found:
+                error = found
+            if error is not None:
+                partition.log.suspect(offset)
+        partition.served_offsets[self._replica_id] = offset
+
+    def _set_records(
         self,
         result: PartitionData,
         records: Buffer,
@@ -217,8 +241,10 @@ class _Round:
         result.records = self._outgoing.hold(records)
         if aborted:
             result.aborted_transactions = [
-                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
-                for one in aborted
+                AbortedTransaction(
+                    producer_id=transaction.producer_id, first_offset=transaction.first_offset
+                )
+                for transaction in aborted
             ]
 
     def _is_throttled(self, partition: Partition) -> bool:
@@ -237,49 +263,53 @@ class _Round:
             node.leader_throttle.change_rate(rate, node.clock.monotonic())
         return node.leader_throttle
 
-    def _settle(self, one: WantedPartition, partition: Partition, result: PartitionData) -> None:
-        """Leave a partition alone whose reader has it all, and knows that."""
+    def _watch_if_up_to_date(
+        self, requested: SessionPartition, partition: Partition, result: PartitionData
+    ) -> None:
+        """Skip a partition until it changes, if its reader has all records and offsets of it."""
         assert self._session is not None
         if (
-            result.high_watermark == one.told_high_watermark
-            and result.log_start_offset == one.told_log_start_offset
+            result.high_watermark == requested.sent_high_watermark
+            and result.log_start_offset == requested.sent_log_start_offset
         ):
             if self.is_follower and self._replica_id not in partition.isr:
-                # It is looked at in every fetch until it is in sync: what it said last may have
-                # been overtaken by something that it said before, on another connection.
-                self._purgatory.watch(partition, one)
-            elif self._session.settle(one):
-                self._purgatory.watch(partition, one)
+                # Read in every fetch until the follower is in sync: its latest fetch may have been
+                # overtaken by an earlier fetch, on another connection.
+                self._purgatory.watch(partition, requested)
+            elif self._session.mark_up_to_date(requested):
+                self._purgatory.watch(partition, requested)
         else:
             self._has_news = True
 
-    def _note_follower(self, partition: Partition, one: WantedPartition) -> None:
+    def _note_follower(self, partition: Partition, requested: SessionPartition) -> None:
         log = partition.log
-        if log.log_start_offset <= one.fetch_offset <= log.log_end_offset:
+        if log.log_start_offset <= requested.fetch_offset <= log.log_end_offset:
             partition.follower_fetched(
                 self._replica_id,
                 self._replica_epoch,
-                one.fetch_offset,
+                requested.fetch_offset,
                 self._now_ms,
-                one.log_start_offset,
+                requested.log_start_offset,
             )
 
-    def _diverges(self, log: Log, one: WantedPartition, result: PartitionData) -> bool:
-        """Whether the fetcher's log went another way than ours (KIP-595)."""
-        epoch, end_offset = log.end_offset_for_epoch(one.last_fetched_epoch)
-        if end_offset < 0 or (epoch == one.last_fetched_epoch and end_offset >= one.fetch_offset):
+    def _diverges(self, log: Log, requested: SessionPartition, result: PartitionData) -> bool:
+        """Whether the fetcher's log diverges from ours (KIP-595); `result` says where."""
+        epoch, end_offset = log.end_offset_for_epoch(requested.last_fetched_epoch)
+        if end_offset < 0 or (
+            epoch == requested.last_fetched_epoch and end_offset >= requested.fetch_offset
+        ):
             return False
         result.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
         return True
 
-    def _is_better_read_elsewhere(
-        self, partition: Partition, one: WantedPartition, result: PartitionData
+    def _prefers_other_replica(
+        self, partition: Partition, requested: SessionPartition, result: PartitionData
     ) -> bool:
         node = self._context.node
         if node.config.replica_selector_class is None or partition.leadership is None:
             return False
         nearest = nearest_replica(
-            partition.leadership, one.fetch_offset, self._rack, node.store.image.brokers
+            partition.leadership, requested.fetch_offset, self._rack, node.store.image.brokers
         )
         if nearest == node.node_id:
             return False
@@ -295,18 +325,18 @@ class _Round:
             self._hints[hint.leader_id] = hint
 
     def park(self, bytes_needed: int, timeout_s: float) -> DelayedFetch:
-        """Wait for more than was read."""
+        """Park the fetch until there is more to read."""
         session = self._session
         if session is None:
             return self._purgatory.park(self.partitions, bytes_needed, timeout_s)
         delayed = self._purgatory.park_session(session, self.partitions, bytes_needed, timeout_s)
         if self._has_news and session.is_follower:
-            delayed.hurry()
+            delayed.wake_soon()
         return delayed
 
     @property
     def endpoints(self) -> list[NodeEndpoint]:
-        """Where the leaders are that refusals name."""
+        """The endpoints of the leaders that errors of partitions name."""
         return [
             NodeEndpoint(node_id=hint.leader_id, host=hint.host, port=hint.port, rack=hint.rack)
             for hint in self._hints.values()
@@ -320,7 +350,7 @@ class _Round:
             except KafkaError as error:
                 cold.result.error_code = error.code
                 continue
-            self._take(cold.result, records, aborted)
+            self._set_records(cold.result, records, aborted)
             if cold.throttled:
                 self._throttle().record(len(records), self._context.node.clock.monotonic())
 
@@ -328,16 +358,25 @@ class _Round:
 def _read_cold(cold: _ColdRead) -> tuple[Block, list[aborted_index.AbortedTransaction]]:
     log, offset = cold.log, cold.offset
     found = log.read(offset, cold.bytes_max, cold.limit, at_least_one=cold.at_least_one)
-    aborted = []
-    if cold.committed_only and found.records:
-        aborted = log.aborted_transactions(offset, _end_of(found.records, offset))
-    return Block(found.records), aborted
+    records, aborted = found.records, []
+    if cold.committed_only and records:
+        records, end = _sound_records(log, records, offset)
+        aborted = log.aborted_transactions(offset, end)
+    return Block(records), aborted
 
 
-def _end_of(records: Buffer, offset: int) -> int:
-    """The offset behind the last whole batch, of which there may be none."""
-    headers = scan_headers(records)
-    return headers[-1].next_offset if headers else offset
+def _sound_records(log: Log, records: Buffer, offset: int) -> tuple[Buffer, int]:
+    """The batches up to one that cannot be true, and the offset behind the last whole one.
+
+    KafkaError if the first cannot: the log is damaged there.
+    """
+    headers, error = sound_headers(records)
+    if error is not None:
+        log.suspect(headers[-1].next_offset if headers else offset)
+        if not headers:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        records = byte_view(records)[: headers[-1].position + headers[-1].size]
+    return records, headers[-1].next_offset if headers else offset
 
 
 def fetch(
@@ -350,7 +389,7 @@ def fetch(
         plan = context.node.fetch_sessions.plan(request, now_ms)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    first = _Round(context, request, plan, first=True)
+    first = _FetchPass(context, request, plan, first=True)
     if first.cold:
         return _answer_cold(first, plan)
     if (
@@ -369,7 +408,7 @@ def fetch(
     return _answer_delayed(context, request, plan, delayed)
 
 
-async def _answer_cold(done: _Round, plan: FetchPlan) -> FetchResponse:
+async def _answer_cold(done: _FetchPass, plan: FetchPlan) -> FetchResponse:
     await done.read_cold()
     return plan.respond(done.results, done.endpoints)
 
@@ -378,8 +417,8 @@ async def _answer_delayed(
     context: RequestContext, request: FetchRequest, plan: FetchPlan, delayed: DelayedFetch
 ) -> FetchResponse:
     await delayed.ready
-    plan.look_again()
-    second = _Round(context, request, plan, first=False)
+    plan.refresh()
+    second = _FetchPass(context, request, plan, first=False)
     if second.cold:
         await second.read_cold()
     return plan.respond(second.results, second.endpoints)

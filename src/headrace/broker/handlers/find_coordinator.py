@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker keeps a group, or a transactional id."""
+"""FindCoordinator: the broker that coordinates a group, or a transactional id."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -8,7 +8,7 @@ from headrace.broker.coordination.internal_topics import (
     create_offsets_topic,
     create_transactions_topic,
 )
-from headrace.broker.coordination.runtime import Coordinators
+from headrace.broker.coordination.runtime import CoordinatorRuntime
 from headrace.broker.node import Node
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
@@ -29,7 +29,7 @@ def find_coordinator(
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     coordinators = _coordinators(context.node, request.key_type)
     if coordinators is not None and not coordinators.partition_count:
-        # Also while somebody else's request creates the topic: its partitions are not there yet.
+        # Also while another request creates the topic: its partitions are not there yet.
         return _create_then_find(context, request)
     return _find_all(context, request)
 
@@ -45,7 +45,7 @@ async def _create_then_find(
     return _find_all(context, request)
 
 
-def _coordinators(node: Node, key_type: int) -> Coordinators[Any] | None:
+def _coordinators(node: Node, key_type: int) -> CoordinatorRuntime[Any] | None:
     if key_type == _GROUP:
         return node.groups
     return node.transactions.shards if key_type == _TRANSACTION else None
@@ -102,11 +102,11 @@ def _failed(key: str, error: KafkaError) -> Coordinator:
 def _respond(context: RequestContext, found: list[Coordinator]) -> FindCoordinatorResponse:
     if context.version >= _BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)
-    one = found[0]
+    coordinator = found[0]
     return FindCoordinatorResponse(
-        error_code=one.error_code,
-        error_message=one.error_message,
-        node_id=one.node_id,
-        host=one.host,
-        port=one.port,
+        error_code=coordinator.error_code,
+        error_message=coordinator.error_message,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
     )

@@ -1,10 +1,10 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: where groups are in partitions."""
+"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: the committed offsets of groups."""
 
 from collections.abc import Awaitable
 
 from headrace.broker.handlers.groups import ask_shard
 from headrace.broker.request import RequestContext
-from headrace.coordinator.groups.group_offsets import refused_commit, refused_txn_commit
+from headrace.coordinator.groups.group_offsets import offset_commit_error, txn_offset_commit_error
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -32,7 +32,7 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from headrace.storage.producer_state import Producers
+from headrace.storage.producer_state import ProducerStates
 
 _COMMIT_TOPIC_IDS_SINCE = 10
 _FETCH_GROUPS_SINCE = 8
@@ -45,19 +45,19 @@ def offset_commit(
     unknown: list[OffsetCommitResponseTopic] = []
     known: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
-        _sort_out(context, topic, known, unknown)
+        _split_unknown(context, topic, known, unknown)
     request.topics = known
     if not known and unknown:
         return OffsetCommitResponse(topics=unknown)
     answer = ask_shard(
-        context, request.group_id, request, lambda code: refused_commit(request, code)
+        context, request.group_id, request, lambda code: offset_commit_error(request, code)
     )
     if isinstance(answer, OffsetCommitResponse):
         return _with_unknown(answer, unknown)
     return _with_unknown_later(answer, unknown)
 
 
-def _sort_out(
+def _split_unknown(
     context: RequestContext,
     topic: OffsetCommitRequestTopic,
     known: list[OffsetCommitRequestTopic],
@@ -71,23 +71,25 @@ def _sort_out(
         code = ErrorCode.UNKNOWN_TOPIC_ID
         found = image.topics_by_id.get(topic.topic_id)
     count = 0 if found is None else len(found.partitions)
-    there = [one for one in topic.partitions if 0 <= one.partition_index < count]
-    if found is not None and there:
+    existing = [
+        partition for partition in topic.partitions if 0 <= partition.partition_index < count
+    ]
+    if found is not None and existing:
         known.append(
-            OffsetCommitRequestTopic(name=found.name, topic_id=found.topic_id, partitions=there)
+            OffsetCommitRequestTopic(name=found.name, topic_id=found.topic_id, partitions=existing)
         )
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len(there) < len(topic.partitions):
+    if len(existing) < len(topic.partitions):
         unknown.append(
             OffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=code
+                        partition_index=partition.partition_index, error_code=code
                     )
-                    for one in topic.partitions
-                    if not 0 <= one.partition_index < count
+                    for partition in topic.partitions
+                    if not 0 <= partition.partition_index < count
                 ],
             )
         )
@@ -132,13 +134,13 @@ def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> Offset
                 name=topic.name,
                 partitions=[
                     OffsetFetchResponsePartition(
-                        partition_index=one.partition_index,
-                        committed_offset=one.committed_offset,
-                        committed_leader_epoch=one.committed_leader_epoch,
-                        metadata=one.metadata,
-                        error_code=one.error_code,
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
                     )
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in fetched.topics
@@ -167,10 +169,10 @@ def _fetch(
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     if context.version >= _FETCH_TOPIC_IDS_SINCE:
-        there = [one for one in fetched.topics if one.name in image.topics]
-        for one in there:
-            one.topic_id = image.topics[one.name].topic_id
-        fetched.topics = there + unknown
+        existing = [known for known in fetched.topics if known.name in image.topics]
+        for known in existing:
+            known.topic_id = image.topics[known.name].topic_id
+        fetched.topics = existing + unknown
     return fetched
 
 
@@ -200,8 +202,8 @@ def offset_delete(
 _ADDING_SINCE = 5
 _ABORTABLE_SINCE = 4
 _LOADING_SINCE = 2
-# What is said of the transaction's coordinator. A client would take it for the group's, and look
-# for that again; so it is told of something that passes.
+# Errors of the transaction's coordinator. A client would take them for errors of the group's
+# coordinator, and look for that again; so it gets an error after which it only tries again.
 _PASSING = frozenset(
     (
         ErrorCode.NETWORK_EXCEPTION,
@@ -216,7 +218,7 @@ _PASSING = frozenset(
 async def txn_offset_commit(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    unknown = _take_out_unknown(context, request)
+    unknown = _remove_unknown(context, request)
     if unknown and not request.topics:
         return TxnOffsetCommitResponse(topics=unknown)
     try:
@@ -237,25 +239,27 @@ async def txn_offset_commit(
     return response
 
 
-def _take_out_unknown(
+def _remove_unknown(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> list[TxnOffsetCommitResponseTopic]:
-    """Leave in the request the partitions that exist; errors for the others."""
+    """Remove partitions that do not exist from the request, and return errors for them."""
     topics = context.node.store.image.topics
     unknown = []
     known = []
     for topic in request.topics:
         count = len(topics[topic.name].partitions) if topic.name in topics else 0
-        there = [one for one in topic.partitions if 0 <= one.partition_index < count]
-        if there:
-            known.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=there))
+        existing = [
+            partition for partition in topic.partitions if 0 <= partition.partition_index < count
+        ]
+        if existing:
+            known.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=existing))
         missing = [
             TxnOffsetCommitResponsePartition(
-                partition_index=one.partition_index,
+                partition_index=partition.partition_index,
                 error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             )
-            for one in topic.partitions
-            if not 0 <= one.partition_index < count
+            for partition in topic.partitions
+            if not 0 <= partition.partition_index < count
         ]
         if missing:
             unknown.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=missing))
@@ -267,7 +271,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> N
     """KafkaError unless the producer's transaction is open, and has the partition of the group.
 
     As for records: where the log does not know of the transaction yet, its coordinator is asked,
-    and no marker of it may have come since.
+    and no marker of it may have been written since.
     """
     node = context.node
     producer_id, epoch = request.producer_id, request.producer_epoch
@@ -286,19 +290,19 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> N
     )
     code = verdicts.get(name, ErrorCode.NETWORK_EXCEPTION)
     if code is not ErrorCode.NONE:
-        raise KafkaError(_told(code, context.version))
+        raise KafkaError(_client_error(code, context.version))
     if node.groups.driver_of(request.group_id) is not driver:
-        # Somebody else may have led meanwhile, and ended the transaction.
+        # Another broker may have led meanwhile, and ended the transaction.
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     _check_epoch(producers, request)
-    # Under version 2 the marker of this transaction would have raised the epoch. One that leaves it
-    # is of the transaction before, sent again by a new coordinator.
+    # Under version 2 the marker of this transaction would have raised the epoch. A marker that
+    # leaves it is of the transaction before, sent again by a new coordinator.
     if not adds and producers.marker_count(producer_id) != markers_seen:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "it ended while it was looked up")
 
 
-def _check_epoch(producers: Producers, request: TxnOffsetCommitRequest) -> None:
-    """Refuse a producer that was fenced, here: if the log did, the shard would be lost."""
+def _check_epoch(producers: ProducerStates, request: TxnOffsetCommitRequest) -> None:
+    """Refuse a fenced producer before the append: a refusal of the log would end the shard."""
     if request.producer_id < 0:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     producer = producers.get(request.producer_id)
@@ -306,8 +310,8 @@ def _check_epoch(producers: Producers, request: TxnOffsetCommitRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
-def _told(code: ErrorCode, version: int) -> ErrorCode:
-    """What the coordinator of a transaction said, as clients of a version understand it."""
+def _client_error(code: ErrorCode, version: int) -> ErrorCode:
+    """The error for clients of a version after an error of the transaction's coordinator."""
     if code in _PASSING:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDING_SINCE:
@@ -321,6 +325,6 @@ def _refused(
     context: RequestContext, request: TxnOffsetCommitRequest, code: ErrorCode
 ) -> TxnOffsetCommitResponse:
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_SINCE:
-        # The first clients that had transactions give up for good at the other.
+        # The first clients with transactions give up for good at COORDINATOR_LOAD_IN_PROGRESS.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return refused_txn_commit(request, code)
+    return txn_offset_commit_error(request, code)

@@ -1,10 +1,10 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the calls that look at groups or delete them."""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, DescribeGroups, DeleteGroups."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from headrace.broker.request import RequestContext
-from headrace.coordinator.shard import Client, Effects
+from headrace.coordinator.shard import RequestClient, ShardEffects
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.delete_groups import (
     DeletableGroupResult,
@@ -34,7 +34,7 @@ def ask_shard(
     refuse: Callable[[ErrorCode], Response],
 ) -> Response | Awaitable[Response]:
     """The answer of a group's shard, or `refuse(code)` if it cannot be asked."""
-    client = Client(context.client_id or "", context.host)
+    client = RequestClient(context.client_id or "", context.host)
     try:
         driver = context.node.groups.driver_of(group_id)
         answer = driver.handle(request, context.version, client)
@@ -137,7 +137,7 @@ async def _delete(context: RequestContext, group_id: str) -> int:
         driver = context.node.groups.driver_of(group_id)
         records, code = driver.ask(lambda shard: shard.delete(group_id))
         if records:
-            await driver.perform_and_wait(Effects(records))
+            await driver.perform_and_wait(ShardEffects(records))
     except KafkaError as error:
         return error.code
     return code

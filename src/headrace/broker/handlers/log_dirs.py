@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from headrace.broker.node import Node
-from headrace.broker.replication.replica_manager import ReplicaProblem, ReplicaState
+from headrace.broker.replication.replica_manager import OfflineReplica, ReplicaState
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.protocol.messages.alter_replica_log_dirs import (
@@ -30,42 +30,44 @@ from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.log_manager import DirectoryState
 from headrace.storage.metadata_recovery import set_aside_names
-from headrace.storage.scrubbing import Damage, Progress
+from headrace.storage.scrubbing import ScrubProgress, SegmentDamage
 from headrace.storage.strays import list_strays
 from headrace.types import TopicPartition
 
-# What is told of a future log whose current log cannot be asked.
+# The lag of a future log without a current log.
 _NO_LAG = -1
 
 
 def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse | Awaitable[DescribeLogDirsResponse]:
-    wanted = None
+    requested = None
     if request.topics is not None:
-        wanted = {
+        requested = {
             TopicPartition(topic.topic, partition)
             for topic in request.topics
             for partition in topic.partitions
         }
     node = context.node
     states = node.logs.describe()
-    response = DescribeLogDirsResponse(results=[_describe(node, state, wanted) for state in states])
+    response = DescribeLogDirsResponse(
+        results=[_describe(node, state, requested) for state in states]
+    )
     return _add_health(node, response) if request.include_health else response
 
 
 async def _add_health(node: Node, response: DescribeLogDirsResponse) -> DescribeLogDirsResponse:
-    """Add the replicas that serve nobody, and what is known of each directory's damage."""
+    """Add the replicas that serve nobody, and the scrubbing and damage of each directory."""
     problems = node.replicas.problems()
-    known = {one.partition for one in problems}
+    known = {problem.partition for problem in problems}
     for directory, result in zip(node.logs.directories, response.results, strict=True):
         if directory.error is not None:
             continue
-        progress = node.scrub_progress.get(directory, Progress())
+        progress = node.scrub_progress.get(directory, ScrubProgress())
         for damage in progress.damage:
             if damage.key.partition not in known:
                 reason = _damage_text(directory, damage)
-                problem = ReplicaProblem(damage.key.partition, ReplicaState.DAMAGED, reason)
+                problem = OfflineReplica(damage.key.partition, ReplicaState.DAMAGED, reason)
                 problems.append(problem)
         result.health = DescribeLogDirsHealth(
             scrub_started_ms=progress.started_ms,
@@ -75,28 +77,28 @@ async def _add_health(node: Node, response: DescribeLogDirsResponse) -> Describe
             closed_bytes=sum(
                 segment.size
                 for name, log in node.logs.logs.items()
-                if node.logs.home_of(name) is directory
-                for segment in log.segments[:-1]
+                if node.logs.directory_of(name) is directory
+                for segment in log.segments
             ),
             damaged_segments=len(progress.damage),
         )
-        with suppress(StorageError):  # A directory that fails now is told of by the next answer.
+        with suppress(StorageError):  # The next answer reports a directory that fails now.
             result.health.set_aside = await node.workers.read(
-                _set_aside, node.logs.files, directory.path
+                _list_set_aside, node.logs.files, directory.path
             )
     response.replica_problems = [
         DescribeLogDirsReplicaProblem(
-            topic=one.partition.topic,
-            partition_index=one.partition.partition,
-            state=one.state,
-            reason=one.reason,
+            topic=problem.partition.topic,
+            partition_index=problem.partition.partition,
+            state=problem.state,
+            reason=problem.reason,
         )
-        for one in problems
+        for problem in problems
     ]
     return response
 
 
-def _damage_text(directory: DataDirectory, damage: Damage) -> str:
+def _damage_text(directory: DataDirectory, damage: SegmentDamage) -> str:
     path = f"{directory.path}/{damage.key.partition}"
     return (
         f"offsets {damage.first_offset} to {damage.end_offset - 1} cannot be read, and no other"
@@ -106,13 +108,14 @@ def _damage_text(directory: DataDirectory, damage: Damage) -> str:
     )
 
 
-def _set_aside(files: Files, path: str) -> list[DescribeLogDirsSetAside]:
+def _list_set_aside(files: Files, path: str) -> list[DescribeLogDirsSetAside]:
     """The logs that lie in a data directory under another name, for an operator to look at."""
     strays = [
         DescribeLogDirsSetAside(
-            name=os.path.basename(one.path), reason="" if one.note is None else one.note.reason
+            name=os.path.basename(stray.path),
+            reason="" if stray.note is None else stray.note.reason,
         )
-        for one in list_strays(files, path)
+        for stray in list_strays(files, path)
     ]
     damaged = "the metadata log was damaged"
     names = set_aside_names(files, path)
@@ -120,14 +123,14 @@ def _set_aside(files: Files, path: str) -> list[DescribeLogDirsSetAside]:
 
 
 def _describe(
-    node: Node, state: DirectoryState, wanted: set[TopicPartition] | None
+    node: Node, state: DirectoryState, requested: set[TopicPartition] | None
 ) -> DescribeLogDirsResult:
     if state.error is not None:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=state.path)
     topics: defaultdict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     for log in (*state.logs, *state.future_logs):
         name = log.topic_partition
-        if wanted is None or name in wanted:
+        if requested is None or name in requested:
             is_future = log in state.future_logs
             topics[name.topic].append(
                 DescribeLogDirsPartition(
@@ -159,12 +162,12 @@ def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     topics: defaultdict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
-    for wanted in request.dirs:
-        for topic in wanted.topics:
+    for directory in request.dirs:
+        for topic in directory.topics:
             for index in topic.partitions:
                 result = AlterReplicaLogDirPartitionResult(partition_index=index)
                 try:
-                    _move(context.node, TopicPartition(topic.name, index), wanted.path)
+                    _move(context.node, TopicPartition(topic.name, index), directory.path)
                 except KafkaError as error:
                     result.error_code = error.code
                 topics[topic.name].append(result)
@@ -177,7 +180,7 @@ def alter_replica_log_dirs(
 
 
 def _move(node: Node, name: TopicPartition, path: str) -> None:
-    """Begin to move a replica; one that is not here yet is to be made there (KIP-113)."""
+    """Begin to move a replica; if it is not here yet it will be created there (KIP-113)."""
     moves = node.logs.moves
     directory = moves.directory_at(path)
     try:
@@ -187,10 +190,10 @@ def _move(node: Node, name: TopicPartition, path: str) -> None:
             raise
         moves.prefer(name, directory)
         if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            # Kafka's code for it, by which its tool knows that it has to ask again.
+            # Kafka's code for it, after which its tool tries again.
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, str(error)) from error
         raise
     if partition.log.offline is not None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline")
     moves.begin(name, directory, node.clock.now_ms())
-    node.move_wanted.set()
+    node.move_requested.set()

@@ -33,13 +33,12 @@ from headrace.storage.segment import TimestampOffset
 # ListOffsets: the offset of a time, or of the beginning or the end.
 #
 # The end is the high watermark for consumers, the last stable offset for those of isolation level
-# READ_COMMITTED, and the log end offset for replicas. A new leader may know the high watermark to
-# be lower than its predecessor told it; until it has committed what it began with, it does not
-# tell.
+# READ_COMMITTED, and the log end offset for replicas. A new leader may know a lower high watermark
+# than its predecessor has told clients; it refuses to answer until the records that it began with
+# are committed.
 #
-# Who asks as the replica -2, which Kafka has for debugging, is answered by any replica: with the
-# end of its own log and the epoch of the last record there. So does the controller, to compare
-# replicas.
+# Requests of the replica -2, which Kafka has for debugging, are answered by any replica: with the
+# end of its own log and the epoch of the last record there. The controller compares replicas so.
 
 
 LATEST = -1
@@ -62,7 +61,8 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _list_one(context, request, topic.name, one) for one in topic.partitions
+                    await _list_partition(context, request, topic.name, partition)
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -70,18 +70,21 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
     )
 
 
-async def _list_one(
-    context: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
+async def _list_partition(
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    requested: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
-    # Errors are per partition: one that is unknown must not fail its neighbours.
+    # Errors are per partition: an unknown partition must not fail its neighbours.
     try:
-        found = await _find(context, request, topic, wanted)
+        found = await _find(context, request, topic, requested)
     except KafkaError as error:
         return ListOffsetsPartitionResponse(
-            partition_index=wanted.partition_index, error_code=error.code
+            partition_index=requested.partition_index, error_code=error.code
         )
     return ListOffsetsPartitionResponse(
-        partition_index=wanted.partition_index,
+        partition_index=requested.partition_index,
         timestamp=found.timestamp,
         offset=found.offset,
         leader_epoch=found.leader_epoch,
@@ -89,14 +92,17 @@ async def _list_one(
 
 
 async def _find(
-    context: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    requested: ListOffsetsPartition,
 ) -> TimestampOffset:
-    replicas, index = context.node.replicas, wanted.partition_index
+    replicas, index = context.node.replicas, requested.partition_index
     from_any = request.replica_id == _ANY_REPLICA
     partition = replicas.replica_of(topic, index) if from_any else replicas.leader_of(topic, index)
-    partition.check_epoch(wanted.current_leader_epoch)
+    partition.check_epoch(requested.current_leader_epoch)
     log = partition.log
-    timestamp = wanted.timestamp
+    timestamp = requested.timestamp
     if from_any and timestamp == LATEST:
         return _log_end(partition)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -120,12 +126,12 @@ async def _find(
 
 
 def _log_end(partition: Partition) -> TimestampOffset:
-    """Where a replica's log ends, and the epoch of its last record, -1 if it has none."""
+    """The end offset of a replica's log, and the epoch of its last record, -1 if it has none."""
     log = partition.log
     if log.offline is not None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition.name} is offline")
     end_offset = log.log_end_offset
-    # Not the latest epoch: one may have begun, and have written nothing.
+    # Not the latest epoch, which may have begun and have no record yet.
     is_empty = end_offset == log.log_start_offset
     return TimestampOffset(-1, end_offset, -1 if is_empty else log.epochs.epoch_of(end_offset - 1))
 
@@ -137,7 +143,7 @@ def _committed_end(request: ListOffsetsRequest, partition: Partition) -> int:
 
 
 def _end_of(context: RequestContext, request: ListOffsetsRequest, partition: Partition) -> int:
-    """How far who asks may read; KafkaError if that is not known yet."""
+    """The end offset for the sender of a request; KafkaError if it is not known yet."""
     if request.replica_id != _CONSUMER:
         return partition.log.log_end_offset
     leadership = partition.leadership
@@ -155,7 +161,9 @@ def offset_for_leader_epoch(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_end_of_epoch(context, topic.topic, one) for one in topic.partitions],
+                partitions=[
+                    _end_of_epoch(context, topic.topic, partition) for partition in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
@@ -163,21 +171,21 @@ def offset_for_leader_epoch(
 
 
 def _end_of_epoch(
-    context: RequestContext, topic: str, wanted: OffsetForLeaderPartition
+    context: RequestContext, topic: str, requested: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     try:
-        partition = context.node.replicas.leader_of(topic, wanted.partition)
-        partition.check_epoch(wanted.current_leader_epoch)
+        partition = context.node.replicas.leader_of(topic, requested.partition)
+        partition.check_epoch(requested.current_leader_epoch)
     except KafkaError as error:
-        return EpochEndOffset(partition=wanted.partition, error_code=error.code)
-    epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
-    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
+        return EpochEndOffset(partition=requested.partition, error_code=error.code)
+    epoch, end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
+    return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
 _HIGH_WATERMARK = -1
 
 
-class _Pending(NamedTuple):
+class _PendingDeletion(NamedTuple):
     """A deletion that followers have not done yet."""
 
     deleted: asyncio.Future[None]
@@ -187,45 +195,49 @@ class _Pending(NamedTuple):
 async def delete_records(
     context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    pending: list[_Pending] = []
+    pending: list[_PendingDeletion] = []
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
                 name=topic.name,
                 partitions=[
-                    _delete_before(context, topic.name, one, pending) for one in topic.partitions
+                    _delete_before(context, topic.name, partition, pending)
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
         ]
     )
-    # Told as deleted means deleted after a crash too: the start offsets must be on disk first.
+    # A deletion that is acknowledged survives a crash: start offsets must be on disk first.
     await context.node.workers.flush(context.node.logs.checkpoint)
     if pending:
-        # And after a failover: whoever may lead next must have deleted them.
+        # And a failover: every replica that may lead next must have deleted the records.
         await _wait_for_followers(pending, request.timeout_ms)
     return response
 
 
 def _delete_before(
-    context: RequestContext, topic: str, wanted: DeleteRecordsPartition, pending: list[_Pending]
+    context: RequestContext,
+    topic: str,
+    requested: DeleteRecordsPartition,
+    pending: list[_PendingDeletion],
 ) -> DeleteRecordsPartitionResult:
     try:
-        partition = _deletable(context, topic, wanted.partition_index)
-        offset = wanted.offset
+        partition = _deletable(context, topic, requested.partition_index)
+        offset = requested.offset
         if offset == _HIGH_WATERMARK:
             offset = partition.high_watermark
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         partition.advance_log_start(offset)
     except KafkaError as error:
-        return _failed(wanted.partition_index, error.code)
+        return _failed(requested.partition_index, error.code)
     result = DeleteRecordsPartitionResult(
-        partition_index=wanted.partition_index, low_watermark=partition.log.log_start_offset
+        partition_index=requested.partition_index, low_watermark=partition.log.log_start_offset
     )
-    deleted = partition.deleted(offset)
+    deleted = partition.when_deleted(offset)
     if deleted is not None:
-        pending.append(_Pending(deleted, result))
+        pending.append(_PendingDeletion(deleted, result))
     return result
 
 
@@ -243,8 +255,10 @@ def _deletable(context: RequestContext, topic: str, index: int) -> Partition:
     return partition
 
 
-async def _wait_for_followers(pending: list[_Pending], timeout_ms: int) -> None:
-    await asyncio.wait([one.deleted for one in pending], timeout=max(timeout_ms, 0) / 1000)
+async def _wait_for_followers(pending: list[_PendingDeletion], timeout_ms: int) -> None:
+    await asyncio.wait(
+        [deletion.deleted for deletion in pending], timeout=max(timeout_ms, 0) / 1000
+    )
     for deleted, result in pending:
         if not deleted.done():
             deleted.cancel()

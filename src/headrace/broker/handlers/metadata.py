@@ -47,12 +47,12 @@ def metadata(
     return _describe(context, request)
 
 
-def _missing_names(image: Image, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
-    for topic in wanted:
+def _missing_names(image: Image, requested: Iterable[MetadataRequestTopic]) -> Iterator[str]:
+    for topic in requested:
         if topic.name is not None and topic.topic_id == ZERO_UUID:
             if topic.name in image.topics:
                 continue
-            if _unknown(topic.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if _unknown_topic_error(topic.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 yield topic.name
 
 
@@ -64,10 +64,12 @@ async def _create_then_describe(
     refused: dict[str, int] = {}
     try:
         created = await ask_controller(node, CreateTopicsRequest(topics=topics))
-        # Somebody else may have asked another broker for it at the same moment.
+        # Another request may have had it created at the same moment.
         done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         refused = {
-            one.name or "": one.error_code for one in created.topics if one.error_code not in done
+            topic.name or "": topic.error_code
+            for topic in created.topics
+            if topic.error_code not in done
         }
     except KafkaError:
         # No controller was reached: clients ask again after this code, and only then.
@@ -75,7 +77,7 @@ async def _create_then_describe(
     response = _describe(context, request)
     for topic in response.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # One that was made by a controller elsewhere is not known here yet.
+            # A topic that a controller elsewhere has created is not known here yet.
             topic.error_code = refused.get(topic.name or "", ErrorCode.LEADER_NOT_AVAILABLE)
     return response
 
@@ -86,7 +88,7 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [_describe_topic(context, topic, request) for topic in image.topics.values()]
     else:
-        topics = [_describe_wanted(context, wanted, request) for wanted in request.topics]
+        topics = [_describe_requested(context, requested, request) for requested in request.topics]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(
@@ -107,29 +109,29 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
     return response
 
 
-def _describe_wanted(
-    context: RequestContext, wanted: MetadataRequestTopic, request: MetadataRequest
+def _describe_requested(
+    context: RequestContext, requested: MetadataRequestTopic, request: MetadataRequest
 ) -> MetadataResponseTopic:
     image = context.node.store.image
-    if wanted.topic_id != ZERO_UUID:
-        topic = image.topics_by_id.get(wanted.topic_id)
+    if requested.topic_id != ZERO_UUID:
+        topic = image.topics_by_id.get(requested.topic_id)
         if topic is None:
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 name=None if context.version >= 12 else "",
-                topic_id=wanted.topic_id,
+                topic_id=requested.topic_id,
             )
         return _describe_topic(context, topic, request)
-    name = wanted.name or ""
+    name = requested.name or ""
     topic = image.topics.get(name)
     if topic is None:
         return MetadataResponseTopic(
-            error_code=_unknown(name), name=name, is_internal=is_internal(name)
+            error_code=_unknown_topic_error(name), name=name, is_internal=is_internal(name)
         )
     return _describe_topic(context, topic, request)
 
 
-def _unknown(name: str) -> ErrorCode:
+def _unknown_topic_error(name: str) -> ErrorCode:
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -146,15 +148,15 @@ def _describe_topic(
         is_internal=is_internal(topic.name),
         partitions=[
             MetadataResponsePartition(
-                error_code=0 if one.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=0 if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=index,
-                leader_id=one.leader,
-                leader_epoch=one.leader_epoch,
-                replica_nodes=list(one.replicas),
-                isr_nodes=list(one.isr),
-                offline_replicas=_offline(context, topic.name, index, one),
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                offline_replicas=_offline(context, topic.name, index, partition),
             )
-            for index, one in enumerate(topic.partitions)
+            for index, partition in enumerate(topic.partitions)
         ],
     )
     if request.include_topic_authorized_operations:
@@ -162,13 +164,15 @@ def _describe_topic(
     return described
 
 
-def _offline(context: RequestContext, topic: str, index: int, one: PartitionImage) -> list[int]:
-    """The replicas on brokers that are away, or whose log is lost, be it known only here so far."""
+def _offline(
+    context: RequestContext, topic: str, index: int, partition: PartitionImage
+) -> list[int]:
+    """Replicas whose broker is fenced, or whose log is lost, even if only this node knows yet."""
     brokers = context.node.store.image.brokers
-    lost = {*one.lost_replicas, *context.node.replicas.offline_replicas(topic, index)}
+    lost = {*partition.lost_replicas, *context.node.replicas.offline_replicas(topic, index)}
     return [
         replica
-        for replica in one.replicas
+        for replica in partition.replicas
         if replica in lost or (broker := brokers.get(replica)) is None or broker.fenced
     ]
 
@@ -190,7 +194,9 @@ def describe_topic_partitions(
         topic = image.topics.get(name)
         if topic is None:
             response.topics.append(
-                DescribeTopicPartitionsResponseTopic(error_code=_unknown(name), name=name)
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=_unknown_topic_error(name), name=name
+                )
             )
             continue
         if left == 0:
@@ -218,18 +224,18 @@ def _describe_partitions(
         topic_authorized_operations=TOPIC_OPERATIONS,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                error_code=0 if one.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=0 if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=first + index,
-                leader_id=one.leader,
-                leader_epoch=one.leader_epoch,
-                replica_nodes=list(one.replicas),
-                isr_nodes=list(one.isr),
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
                 # The format allows null; Kafka's Java client fails on it.
-                eligible_leader_replicas=list(one.elr),
-                last_known_elr=list(one.last_known_elr),
-                offline_replicas=_offline(context, topic.name, first + index, one),
+                eligible_leader_replicas=list(partition.elr),
+                last_known_elr=list(partition.last_known_elr),
+                offline_replicas=_offline(context, topic.name, first + index, partition),
             )
-            for index, one in enumerate(topic.partitions[first:last])
+            for index, partition in enumerate(topic.partitions[first:last])
         ],
     )
 
@@ -242,29 +248,29 @@ _NOBODY = -1
 def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    wanted = request.endpoint_type
-    if wanted not in _NAMES:
+    endpoint_type = request.endpoint_type
+    if endpoint_type not in _NAMES:
         return _refused(
             context,
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"there is no endpoint type {wanted}; use 1 for brokers or 2 for controllers",
+            f"there is no endpoint type {endpoint_type}; use 1 for brokers or 2 for controllers",
         )
-    if wanted not in _endpoint_types(context):
+    if endpoint_type not in _endpoint_types(context):
         return _refused(
             context,
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            f"this listener is not for {_NAMES[wanted]}; use the address of one that is",
+            f"this listener is not for {_NAMES[endpoint_type]}; use the address of one that is",
         )
     response = DescribeClusterResponse(
-        endpoint_type=wanted, cluster_id=context.node.cluster_id, error_message=None
+        endpoint_type=endpoint_type, cluster_id=context.node.cluster_id, error_message=None
     )
-    if wanted == _BROKERS:
+    if endpoint_type == _BROKERS:
         response.brokers = _brokers(context, request)
         response.controller_id = controller_for_clients(context.node)
     else:
         response.brokers = _controllers(context)
         leader_id = context.node.quorum.leader.leader_id
-        listed = any(one.broker_id == leader_id for one in response.brokers)
+        listed = any(broker.broker_id == leader_id for broker in response.brokers)
         response.controller_id = leader_id if listed else _NOBODY
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
@@ -272,7 +278,7 @@ def describe_cluster(
 
 
 def _endpoint_types(context: RequestContext) -> set[int]:
-    """Which nodes are reached at the listener of a request; at one for both, both."""
+    """The kinds of nodes that the listener of a request is for: brokers, controllers or both."""
     config = context.node.config
     if context.listener in config.controller_listener_names:
         return {_CONTROLLERS}
@@ -311,7 +317,7 @@ def _controllers(context: RequestContext) -> list[DescribeClusterBroker]:
 
 
 def _refused(context: RequestContext, code: ErrorCode, text: str) -> DescribeClusterResponse:
-    # The codes are younger than version 0.
+    # Clients of version 0 do not know these codes.
     return DescribeClusterResponse(
         error_code=code if context.version > 0 else ErrorCode.INVALID_REQUEST, error_message=text
     )

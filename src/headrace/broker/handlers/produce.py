@@ -53,30 +53,30 @@ _PASSING = frozenset(
 )
 
 
-class Producing(NamedTuple):
-    """Whose batches a request has."""
+class BatchProducer(NamedTuple):
+    """The producer of the batches in a request."""
 
     producer_id: int
     producer_epoch: int
 
 
-class _State(NamedTuple):
-    """What is another after a marker of the producer, whoever led the partition then."""
+class _VerifiedState(NamedTuple):
+    """A producer's state at verification; if it changed, the transaction may have ended."""
 
     leader_epoch: int
     marker_count: int
 
 
 def is_transactional(records: Buffer | None) -> bool:
-    """Whether what is to be produced says that it is part of a transaction."""
+    """Whether the header of produced records says that they are part of a transaction."""
     return records is not None and claims_transaction(records)
 
 
 class VerifiedAppends:
-    """The part of a transaction that a Produce request is: what of it may be appended.
+    """The transactional batches of a Produce request, and the check which may be appended.
 
-    Rule: a batch goes to a log where its transaction is open already, or where the coordinator was
-    asked and no marker has come since.
+    Rule: a batch goes to a log where its transaction is open already, or where the coordinator has
+    confirmed it and no marker was written since.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class VerifiedAppends:
         node: "Node",
         transactional_id: str,
         version: int,
-        producer: Producing,
+        producer: BatchProducer,
         names: list[TopicPartition],
     ) -> None:
         self.producer = producer
@@ -93,19 +93,19 @@ class VerifiedAppends:
         self._version = version
         self._names = names
         self._verdicts: Verdicts = {}
-        self._asked_in: dict[TopicPartition, _State] = {}
+        self._asked_in: dict[TopicPartition, _VerifiedState] = {}
 
     @classmethod
-    def of(cls, node: "Node", request: ProduceRequest, version: int) -> Self | None:
-        """That of a request; None if nothing in it is part of a transaction."""
+    def from_request(cls, node: "Node", request: ProduceRequest, version: int) -> Self | None:
+        """The transactional batches of a request; None if it has none."""
         if request.transactional_id is None:
             return None
-        producers: dict[Producing, None] = {}
+        producers: dict[BatchProducer, None] = {}
         names = []
         for name, records in _batches(node, request, version):
             producer = claimed_producer(records) if is_transactional(records) else None
             if producer is not None:
-                producers[Producing(*producer[:2])] = None
+                producers[BatchProducer(*producer[:2])] = None
                 names.append(name)
         if not producers:
             return None
@@ -117,7 +117,7 @@ class VerifiedAppends:
 
     @property
     def unverified(self) -> list[TopicPartition]:
-        """Those led here whose logs do not know of the transaction yet."""
+        """The partitions led here whose logs do not know of the transaction yet."""
         if not self._adds and not self._node.config.transaction_partition_verification_enable:
             return []
         found = []
@@ -125,13 +125,13 @@ class VerifiedAppends:
             try:
                 partition = self._node.replicas.leader_of(name.topic, name.partition)
             except KafkaError:
-                continue  # It is refused for that.
+                continue  # The append will be refused with this error.
             if not partition.log.producers.has_open_transaction(*self.producer):
                 found.append(name)
         return found
 
     async def verify(self) -> None:
-        """Ask the coordinator for what is to be asked."""
+        """Ask the coordinator about the unverified partitions."""
         names = self.unverified
         if not names:
             return
@@ -155,10 +155,10 @@ class VerifiedAppends:
             raise self._refusal(code)
         before, now = self._asked_in[name], self._state_of(partition)
         if before.leader_epoch != now.leader_epoch:
-            # Who led in between may have ended the transaction. The client asks again.
+            # A leader in between may have ended the transaction. The client tries again.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        # Under version 2 the epoch tells: what ended this transaction has raised it, and a repeated
-        # marker of the one before has not.
+        # Under version 2 the epoch tells: the marker that ends this transaction raises it, and a
+        # repeated marker of the transaction before does not.
         if not self._adds and before.marker_count != now.marker_count:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "the transaction ended while it was looked up"
@@ -174,9 +174,11 @@ class VerifiedAppends:
                     f" transaction has to begin with sequence 0 and not {sequence}",
                 )
 
-    def _state_of(self, partition: Partition) -> _State:
+    def _state_of(self, partition: Partition) -> _VerifiedState:
         producer_id = self.producer.producer_id
-        return _State(partition.leader_epoch, partition.log.producers.marker_count(producer_id))
+        return _VerifiedState(
+            partition.leader_epoch, partition.log.producers.marker_count(producer_id)
+        )
 
     @property
     def _adds(self) -> bool:
@@ -207,24 +209,23 @@ _ACKS = (-1, 0, 1)
 _ACKS_ALL = -1
 _ZSTD_SINCE = 7
 _LEADER_HINTS_SINCE = 10
-# The codec lies in the low bits of the second attribute byte of a batch.
 
 
-class _Pending(NamedTuple):
-    """An append whose answer waits until it is safe enough."""
+class _PendingAck(NamedTuple):
+    """An append whose answer waits until it is as safe as `acks` asks."""
 
     safe: asyncio.Future[None]
     result: PartitionProduceResponse
 
 
-class _Uncommitted(NamedTuple):
-    """Appends whose answer waits. No coroutine: nobody may be left to await one."""
+class _DelayedProduce(NamedTuple):
+    """Appends whose answer waits. Not a coroutine, as nobody may be left to await it."""
 
     response: ProduceResponse
-    pending: list[_Pending]
+    pending: list[_PendingAck]
 
 
-_Produced: TypeAlias = ProduceResponse | _Uncommitted | None
+_Produced: TypeAlias = ProduceResponse | _DelayedProduce | None
 
 
 def produce(
@@ -233,17 +234,17 @@ def produce(
     if request.transactional_id is None:
         return _answer(context, request, _produce(context, request, None))
     try:
-        appends = VerifiedAppends.of(context.node, request, context.version)
+        appends = VerifiedAppends.from_request(context.node, request, context.version)
         if appends is None:
             return _answer(context, request, _produce(context, request, None))
-        turns = context.node.producer_turns
+        queue = context.node.producer_queue
         producer_id = appends.producer.producer_id
-        if not turns.taken(producer_id) and not appends.unverified:
+        if not queue.is_busy(producer_id) and not appends.unverified:
             return _answer(context, request, _produce(context, request, appends))
-        size = _keep(request)
-        # The place is taken here, and not when the answer is awaited: a batch must not overtake
-        # one of the same producer that came before it.
-        appended = turns.take(
+        size = _copy_records(request)
+        # Queued here, and not when the answer is awaited: a batch must not overtake an earlier
+        # batch of the same producer.
+        appended = queue.submit(
             producer_id, size, lambda: _verify_then_produce(context, request, appends)
         )
     except KafkaError as error:
@@ -251,8 +252,8 @@ def produce(
     return _answer_in_turn(context, request, appended)
 
 
-def _keep(request: ProduceRequest) -> int:
-    """Have a request outlive the frame it came in; the size of what it holds then."""
+def _copy_records(request: ProduceRequest) -> int:
+    """Copy the records of a request out of the frame it came in, and return their size."""
     size = 0
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -272,7 +273,7 @@ async def _verify_then_produce(
 async def _answer_in_turn(
     context: RequestContext, request: ProduceRequest, appended: "asyncio.Task[_Produced]"
 ) -> ProduceResponse | None:
-    # Only what is appended is ordered. What it waits for after that, others do not wait for.
+    # Only the append is in order: later requests do not wait until it is committed.
     answer = _answer(context, request, await appended)
     return answer if answer is None or isinstance(answer, ProduceResponse) else await answer
 
@@ -280,7 +281,7 @@ async def _answer_in_turn(
 def _answer(
     context: RequestContext, request: ProduceRequest, produced: _Produced
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    if isinstance(produced, _Uncommitted):
+    if isinstance(produced, _DelayedProduce):
         return _answer_when_committed(context, *produced, request.timeout_ms)
     return produced
 
@@ -306,7 +307,7 @@ def _refuse(
         ]
     )
     if request.acks == 0:
-        _refuse_silently(response)
+        _raise_first_error(response)
         return None
     return response
 
@@ -315,7 +316,7 @@ def _produce(
     context: RequestContext, request: ProduceRequest, appends: VerifiedAppends | None
 ) -> _Produced:
     now_ms = context.node.clock.now_ms()
-    pending: list[_Pending] = []
+    pending: list[_PendingAck] = []
     response = ProduceResponse(
         responses=[
             _append_topic(context, request, topic, now_ms, appends, pending)
@@ -323,12 +324,12 @@ def _produce(
         ]
     )
     if request.acks == 0:
-        _refuse_silently(response)
+        _raise_first_error(response)
         return None
     if not pending:
-        _hint_at_leaders(context, response)
+        _add_leader_hints(context, response)
         return response
-    return _Uncommitted(response, pending)
+    return _DelayedProduce(response, pending)
 
 
 def _append_topic(
@@ -337,7 +338,7 @@ def _append_topic(
     topic: TopicProduceData,
     now_ms: int,
     appends: VerifiedAppends | None,
-    pending: list[_Pending],
+    pending: list[_PendingAck],
 ) -> TopicProduceResponse:
     name = _topic_name(context, topic)
     results = []
@@ -370,7 +371,7 @@ def _topic_name(context: RequestContext, topic: TopicProduceData) -> str | None:
 
 
 def _note_refused(context: RequestContext, topic: str | None, data: PartitionProduceData) -> None:
-    """Have the partition's log hold back later batches until this one has come again."""
+    """Have the log hold back later batches of the producer until this batch comes again."""
     if topic is None or not isinstance(data.records, memoryview):
         return
     try:
@@ -389,14 +390,14 @@ def _append(
     now_ms: int,
     acks: int,
     appends: VerifiedAppends | None,
-    pending: list[_Pending],
+    pending: list[_PendingAck],
 ) -> PartitionProduceResponse:
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by brokers alone")
     node = context.node
     partition: Partition = node.replicas.leader_of(topic, data.index)
     if not node.membership.may_write:
-        # Nobody has told us for so long that we lead that somebody else may do so by now.
+        # The lease from the controller is over: another broker may lead by now.
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller cannot be reached")
     if acks == _ACKS_ALL:
         partition.check_in_sync()
@@ -423,10 +424,10 @@ def _append(
         log_start_offset=appended.log_start_offset,
     )
     if acks:
-        wait = partition.committed if acks == _ACKS_ALL else partition.persisted
+        wait = partition.when_committed if acks == _ACKS_ALL else partition.when_persisted
         safe = wait(appended.last_offset)
         if safe is not None:
-            pending.append(_Pending(safe, result))
+            pending.append(_PendingAck(safe, result))
     return result
 
 
@@ -446,8 +447,8 @@ def _failed(index: int, code: ErrorCode, detail: str) -> PartitionProduceRespons
     )
 
 
-def _refuse_silently(response: ProduceResponse) -> None:
-    """Without an answer, closing the connection is the only way to tell of an error."""
+def _raise_first_error(response: ProduceResponse) -> None:
+    """Raise an error in place of a response that is not sent: it closes the connection."""
     for topic in response.responses:
         for result in topic.partition_responses:
             if result.error_code:
@@ -456,9 +457,9 @@ def _refuse_silently(response: ProduceResponse) -> None:
 
 
 async def _answer_when_committed(
-    context: RequestContext, response: ProduceResponse, pending: list[_Pending], timeout_ms: int
+    context: RequestContext, response: ProduceResponse, pending: list[_PendingAck], timeout_ms: int
 ) -> ProduceResponse:
-    await asyncio.wait([one.safe for one in pending], timeout=max(timeout_ms, 0) / 1000)
+    await asyncio.wait([append.safe for append in pending], timeout=max(timeout_ms, 0) / 1000)
     for safe, result in pending:
         if not safe.done():
             safe.cancel()
@@ -469,12 +470,12 @@ async def _answer_when_committed(
             result.error_code = error.code
             result.error_message = error.detail or None
             result.base_offset = -1
-    _hint_at_leaders(context, response)
+    _add_leader_hints(context, response)
     return response
 
 
-def _hint_at_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Tell who leads what was refused here for not being led here (KIP-951)."""
+def _add_leader_hints(context: RequestContext, response: ProduceResponse) -> None:
+    """Add the leaders of partitions that were refused because others lead them (KIP-951)."""
     if context.version < _LEADER_HINTS_SINCE:
         return
     endpoints: dict[int, NodeEndpoint] = {}

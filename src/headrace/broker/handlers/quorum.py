@@ -1,6 +1,6 @@
-"""What controllers ask each other, and what an operator asks about them and their voters."""
+"""Requests between controllers, DescribeQuorum, AddRaftVoter and RemoveRaftVoter."""
 
-from headrace.broker.quorum.quorum import METADATA_TOPIC, Quorum
+from headrace.broker.quorum.quorum import METADATA_TOPIC, QuorumNode
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages import describe_quorum as describe
@@ -20,7 +20,7 @@ from headrace.protocol.messages.remove_raft_voter import (
 )
 from headrace.protocol.messages.vote import VoteRequest, VoteResponse
 from headrace.protocol.schema import Message
-from headrace.raft.messages import Endpoint, ReplicaProgress, Voter
+from headrace.raft.messages import ReplicaProgress, Voter, VoterEndpoint
 
 _CHANGE_SECONDS_MAX = 60.0
 _REMOVE_SECONDS = 30.0
@@ -61,8 +61,8 @@ def describe_quorum(
         describe.DescribeQuorumResponseTopicData(
             topic_name=topic.topic_name,
             partitions=[
-                _described(quorum, topic.topic_name, one.partition_index)
-                for one in topic.partitions
+                _described(quorum, topic.topic_name, partition.partition_index)
+                for partition in topic.partitions
             ],
         )
         for topic in request.topics
@@ -71,7 +71,7 @@ def describe_quorum(
 
 
 def _described(
-    quorum: Quorum, topic: str, partition: int
+    quorum: QuorumNode, topic: str, partition: int
 ) -> describe.DescribeQuorumResponsePartitionData:
     if topic != METADATA_TOPIC or partition != 0:
         return describe.DescribeQuorumResponsePartitionData(
@@ -88,27 +88,27 @@ def _described(
         result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return result
     voters, observers = quorum.progress()
-    result.current_voters = [_state(one) for one in voters]
-    result.observers = [_state(one) for one in observers]
+    result.current_voters = [_state(replica) for replica in voters]
+    result.observers = [_state(replica) for replica in observers]
     return result
 
 
-def _state(one: ReplicaProgress) -> describe.ReplicaState:
+def _state(progress: ReplicaProgress) -> describe.ReplicaState:
     return describe.ReplicaState(
-        replica_id=one.node_id,
-        replica_directory_id=one.directory_id,
-        log_end_offset=one.end_offset,
-        last_fetch_timestamp=one.last_fetch_ms,
-        last_caught_up_timestamp=one.last_caught_up_ms,
+        replica_id=progress.node_id,
+        replica_directory_id=progress.directory_id,
+        log_end_offset=progress.end_offset,
+        last_fetch_timestamp=progress.last_fetch_ms,
+        last_caught_up_timestamp=progress.last_caught_up_ms,
     )
 
 
-def _nodes(quorum: Quorum) -> list[describe.Node]:
+def _nodes(quorum: QuorumNode) -> list[describe.Node]:
     nodes = []
     for voter in quorum.voters:
         listeners = [
-            describe.Listener(name=one.name, host=one.host, port=one.port)
-            for one in voter.endpoints
+            describe.Listener(name=endpoint.name, host=endpoint.host, port=endpoint.port)
+            for endpoint in voter.endpoints
         ]
         nodes.append(describe.Node(node_id=voter.node_id, listeners=listeners))
     return nodes
@@ -120,7 +120,10 @@ async def add_raft_voter(
     voter = Voter(
         request.voter_id,
         request.voter_directory_id,
-        tuple(Endpoint(one.name, one.host, one.port) for one in request.listeners),
+        tuple(
+            VoterEndpoint(listener.name, listener.host, listener.port)
+            for listener in request.listeners
+        ),
     )
     seconds = min(max(request.timeout_ms / 1000, 0.0), _CHANGE_SECONDS_MAX)
     try:

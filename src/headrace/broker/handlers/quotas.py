@@ -1,14 +1,14 @@
 """DescribeClientQuotas and AlterClientQuotas on a broker that has no quotas for clients.
 
 There are none to describe, and none can be set: an accepted limit that nothing enforces would be
-worse than a refused one. Requests are checked as Kafka checks them.
+worse than a refused limit. Requests are checked as Kafka checks them.
 """
 
 from collections.abc import Sequence
 
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.records import repeated
+from headrace.metadata.records import repeated_names
 from headrace.protocol.messages import alter_client_quotas as alter
 from headrace.protocol.messages import describe_client_quotas as describe
 
@@ -85,17 +85,17 @@ def _check_alteration(entry: alter.EntryData) -> None:
         if name not in _ENTITY_TYPES:
             raise _invalid(_no_entity_type(name))
     _check_combination(types)
-    twice = repeated(change.key for change in entry.ops)
+    twice = repeated_names(change.key for change in entry.ops)
     if twice:
         raise _invalid(f"{min(twice)} is given more than once")
     known = _IP_KEYS if _IP in types else _CLIENT_KEYS
-    wanted = [change for change in entry.ops if not change.remove]
-    for change in wanted:
+    additions = [change for change in entry.ops if not change.remove]
+    for change in additions:
         if change.key not in known:
             raise _invalid(f"{change.key!r} is no quota of this entity; use {sorted(known)}")
         if change.value <= 0:
             raise _invalid(f"{change.key} must be more than 0")
-    if wanted:
+    if additions:
         # To remove what is not there succeeds, as in Kafka.
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -108,7 +108,7 @@ def _no_entity_type(name: str) -> str:
 
 
 def _check_combination(types: Sequence[str]) -> None:
-    if twice := repeated(types):
+    if twice := repeated_names(types):
         raise _invalid(f"the entity type {min(twice)} is named more than once")
     if _IP in types and len(types) > 1:
         raise _invalid("an ip cannot be combined with a user or a client-id")

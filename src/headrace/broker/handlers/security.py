@@ -5,7 +5,8 @@ or tool says what is missing instead of losing its connection.
 """
 
 from collections import Counter
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
 
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
@@ -28,6 +29,8 @@ from headrace.protocol.messages import (
 )
 
 _Change: TypeAlias = alter_scram.ScramCredentialDeletion | alter_scram.ScramCredentialUpsertion
+
+_Refusal = TypeVar("_Refusal")
 
 _NO_AUTHORIZER = "this cluster has no authorizer, so it keeps no ACLs"
 _NO_CREDENTIALS = "this cluster has no SASL, so it keeps no SCRAM credentials"
@@ -56,35 +59,25 @@ def authenticate(
 def list_acls(
     context: RequestContext, request: describe_acls.DescribeAclsRequest
 ) -> describe_acls.DescribeAclsResponse:
-    return describe_acls.DescribeAclsResponse(
-        error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER
-    )
+    return _security_disabled(describe_acls.DescribeAclsResponse)
 
 
 def add_acls(
     context: RequestContext, request: create_acls.CreateAclsRequest
 ) -> create_acls.CreateAclsResponse:
-    return create_acls.CreateAclsResponse(
-        results=[
-            create_acls.AclCreationResult(
-                error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER
-            )
-            for _ in request.creations
-        ]
-    )
+    results = [_security_disabled(create_acls.AclCreationResult) for _ in request.creations]
+    return create_acls.CreateAclsResponse(results=results)
 
 
 def remove_acls(
     context: RequestContext, request: delete_acls.DeleteAclsRequest
 ) -> delete_acls.DeleteAclsResponse:
-    return delete_acls.DeleteAclsResponse(
-        filter_results=[
-            delete_acls.DeleteAclsFilterResult(
-                error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER
-            )
-            for _ in request.filters
-        ]
-    )
+    results = [_security_disabled(delete_acls.DeleteAclsFilterResult) for _ in request.filters]
+    return delete_acls.DeleteAclsResponse(filter_results=results)
+
+
+def _security_disabled(message_class: Callable[..., _Refusal]) -> _Refusal:
+    return message_class(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
 
 
 def create_token(
@@ -134,7 +127,7 @@ def describe_tokens(
 def describe_credentials(
     context: RequestContext, request: describe_scram.DescribeUserScramCredentialsRequest
 ) -> describe_scram.DescribeUserScramCredentialsResponse:
-    """Describe an empty store: no user has credentials, and a named one is not found."""
+    """Describe an empty store: no user has credentials, and a named user is not found."""
     mentions = Counter(user.name for user in request.users or ())
     return describe_scram.DescribeUserScramCredentialsResponse(
         error_message=None,

@@ -6,10 +6,10 @@ from uuid import UUID
 from headrace.broker.request import RequestContext
 from headrace.broker.telemetry import (
     ACCEPTED_COMPRESSION,
-    Asking,
     ClientAttributes,
     ClientTelemetry,
     TelemetryPush,
+    TelemetryRequest,
 )
 from headrace.errors import KafkaError
 from headrace.protocol.messages.get_telemetry_subscriptions import (
@@ -19,7 +19,7 @@ from headrace.protocol.messages.get_telemetry_subscriptions import (
 from headrace.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from headrace.types import ZERO_UUID, uuid_text
 
-# What Kafka calls the software of a client that did not name it.
+# Kafka's name for the software of a client that gave none.
 _UNKNOWN = "unknown"
 
 
@@ -64,7 +64,7 @@ def push(context: RequestContext, request: PushTelemetryRequest) -> PushTelemetr
 
 
 def _new_instance_id(rng: Random) -> bytes:
-    """A random id whose text no tool takes for an option, as Kafka's."""
+    """A random id whose text has no dash in front: tools would take it for an option."""
     while True:
         instance_id = UUID(bytes=rng.randbytes(16), version=4).bytes
         if not uuid_text(instance_id).startswith("-"):
@@ -73,15 +73,15 @@ def _new_instance_id(rng: Random) -> bytes:
 
 def _telemetry(context: RequestContext) -> ClientTelemetry:
     telemetry = context.node.telemetry
-    telemetry.follow(context.node.store.image.configs)
+    telemetry.update_subscriptions(context.node.store.image.configs)
     return telemetry
 
 
-def _asking(context: RequestContext) -> Asking:
+def _asking(context: RequestContext) -> TelemetryRequest:
     connection = context.connection
     name, version = connection.peer_software if connection is not None else ("", "")
     port = connection.peer.rpartition(":")[2] if connection is not None else ""
     client = ClientAttributes(
         context.client_id, name or _UNKNOWN, version or _UNKNOWN, context.host, port
     )
-    return Asking(client, connection, int(context.node.clock.monotonic() * 1000))
+    return TelemetryRequest(client, connection, int(context.node.clock.monotonic() * 1000))

@@ -79,7 +79,7 @@ async def add_partitions(
     )
 
 
-async def alter(
+async def alter_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     node = context.node
@@ -96,7 +96,7 @@ async def alter(
         )
 
 
-def listed(
+def list_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     return list_partition_reassignments(context.node.store.image, request)

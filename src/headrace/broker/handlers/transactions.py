@@ -1,4 +1,4 @@
-"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and calls that look at producers."""
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and descriptions of producers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headrace.broker.coordination.internal_topics import create_offsets_topic
 from headrace.broker.coordination.runtime import OFFSETS_TOPIC
 from headrace.broker.request import RequestContext
-from headrace.coordinator.shard import Client
+from headrace.coordinator.shard import RequestClient
 from headrace.coordinator.transactions.transaction_metadata import AddOffsets, AddPartitions
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.add_offsets_to_txn import (
@@ -49,12 +49,12 @@ from headrace.types import TopicPartition
 
 # Regular expressions of clients, matched in linear time by RE2.
 #
-# Python's own engine may take for ever for one pattern of a few characters, and the event loop with
-# it. The module is loaded with the first pattern: most brokers never see one.
+# Python's own engine can run for ever on a pattern of a few characters, and block the event loop.
+# The module is loaded with the first pattern: most brokers never get any.
 
 
 def full_matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a whole text matches; KafkaError INVALID_REGULAR_EXPRESSION for a bad pattern."""
+    """A test whether a whole text matches; INVALID_REGULAR_EXPRESSION for a bad pattern."""
     try:
         import re2  # type: ignore[import-untyped]  # noqa: PLC0415
     except ImportError as error:
@@ -76,19 +76,19 @@ _BATCHED_SINCE = 4
 def ask_coordinator(
     context: RequestContext, transactional_id: str, request: Message
 ) -> Message | asyncio.Future[Message]:
-    """The answer of an id's shard; KafkaError if it cannot be asked."""
+    """The answer of the shard of a transactional id; KafkaError if it cannot be asked."""
     if not context.node.membership.may_write:
-        # Somebody else may lead its partition by now, and have decided what is not known here.
+        # Another broker may lead its partition by now, and its decisions are not known here.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     driver = context.node.transactions.shards.driver_of(transactional_id)
-    client = Client(context.client_id or "", context.host)
+    client = RequestClient(context.client_id or "", context.host)
     return driver.handle(request, context.version, client)
 
 
 def ask_in_order(
     context: RequestContext, transactional_id: str, request: Message
 ) -> Message | Awaitable[Any]:
-    """As `ask_coordinator`, after the requests before and the prepared transaction if need be."""
+    """As `ask_coordinator`, after earlier requests of the id and its prepared transaction."""
     return context.node.transactions.completions.ask(
         transactional_id,
         lambda: ask_coordinator(context, transactional_id, request),
@@ -104,24 +104,29 @@ def add_partitions_to_txn(
 ) -> Awaitable[AddPartitionsToTxnResponse]:
     if context.version < _BATCHED_SINCE:
         return _add_for_client(context, request)
-    # Each is decided now, in order; only their records are waited for.
-    return _join([_add_partitions(context, one, ask_coordinator) for one in request.transactions])
+    # Each transaction is decided now, in order; only the commits are awaited.
+    return _join(
+        [
+            _add_partitions(context, transaction, ask_coordinator)
+            for transaction in request.transactions
+        ]
+    )
 
 
 def _add_for_client(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Awaitable[AddPartitionsToTxnResponse]:
-    wanted = AddPartitionsToTxnTransaction(
+    requested = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    return _topic_results(_add_partitions(context, wanted, _add_in_order))
+    return _topic_results(_add_partitions(context, requested, _add_in_order))
 
 
-async def _topic_results(adding: "_Adding") -> AddPartitionsToTxnResponse:
-    result = await _added(adding)
+async def _topic_results(adding: "_PartitionAddition") -> AddPartitionsToTxnResponse:
+    result = await _partitions_result(adding)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
 
 
@@ -140,23 +145,25 @@ def _add_in_order(
     )
 
 
-async def _join(adding: list["_Adding"]) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(results_by_transaction=[await _added(one) for one in adding])
+async def _join(pending: list["_PartitionAddition"]) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[await _partitions_result(adding) for adding in pending]
+    )
 
 
-class _Adding(NamedTuple):
-    """What was asked of one transaction, and its shard's answer, or why there is none."""
+class _PartitionAddition(NamedTuple):
+    """A request for one transaction, and the answer of its shard, or error codes instead."""
 
-    wanted: AddPartitionsToTxnTransaction
+    requested: AddPartitionsToTxnTransaction
     answer: Message | Awaitable[Any] | dict[TopicPartition, ErrorCode]
 
 
 def _add_partitions(
     context: RequestContext,
-    wanted: AddPartitionsToTxnTransaction,
+    requested: AddPartitionsToTxnTransaction,
     ask: Callable[[RequestContext, str, Message], Message | Awaitable[Any]],
-) -> _Adding:
-    names = _names(wanted)
+) -> _PartitionAddition:
+    names = _names(requested)
     image = context.node.store.image
     unknown = {
         name
@@ -168,55 +175,57 @@ def _add_partitions(
         # All or nothing.
         codes = dict.fromkeys(names, ErrorCode.OPERATION_NOT_ATTEMPTED)
         codes.update(dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        return _Adding(wanted, codes)
+        return _PartitionAddition(requested, codes)
     request = AddPartitions(
-        transactional_id=wanted.transactional_id,
-        producer_id=wanted.producer_id,
-        producer_epoch=wanted.producer_epoch,
-        verify_only=wanted.verify_only,
+        transactional_id=requested.transactional_id,
+        producer_id=requested.producer_id,
+        producer_epoch=requested.producer_epoch,
+        verify_only=requested.verify_only,
         partitions=names,
     )
     try:
-        return _Adding(wanted, ask(context, wanted.transactional_id, request))
+        return _PartitionAddition(requested, ask(context, requested.transactional_id, request))
     except KafkaError as error:
-        return _Adding(wanted, dict.fromkeys(names, error.code))
+        return _PartitionAddition(requested, dict.fromkeys(names, error.code))
 
 
-async def _added(adding: _Adding) -> AddPartitionsToTxnResult:
+async def _partitions_result(adding: _PartitionAddition) -> AddPartitionsToTxnResult:
     answer = adding.answer
     if isinstance(answer, dict):
-        return _result(adding.wanted, answer)
+        return _result(adding.requested, answer)
     try:
         response = answer if isinstance(answer, Message) else await answer
     except KafkaError as error:
-        return _result(adding.wanted, dict.fromkeys(_names(adding.wanted), error.code))
+        return _result(adding.requested, dict.fromkeys(_names(adding.requested), error.code))
     assert isinstance(response, AddPartitionsToTxnResponse)
     return response.results_by_transaction[0]
 
 
-def _names(wanted: AddPartitionsToTxnTransaction) -> tuple[TopicPartition, ...]:
+def _names(requested: AddPartitionsToTxnTransaction) -> tuple[TopicPartition, ...]:
     return tuple(
-        TopicPartition(topic.name, one) for topic in wanted.topics for one in topic.partitions
+        TopicPartition(topic.name, index)
+        for topic in requested.topics
+        for index in topic.partitions
     )
 
 
 def _result(
-    wanted: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
+    requested: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
     return AddPartitionsToTxnResult(
-        transactional_id=wanted.transactional_id,
+        transactional_id=requested.transactional_id,
         topic_results=[
             AddPartitionsToTxnTopicResult(
                 name=topic.name,
                 results_by_partition=[
                     AddPartitionsToTxnPartitionResult(
-                        partition_index=one,
-                        partition_error_code=codes[TopicPartition(topic.name, one)],
+                        partition_index=index,
+                        partition_error_code=codes[TopicPartition(topic.name, index)],
                     )
-                    for one in topic.partitions
+                    for index in topic.partitions
                 ],
             )
-            for topic in wanted.topics
+            for topic in requested.topics
         ],
     )
 
@@ -230,14 +239,14 @@ async def add_offsets_to_txn(
             await create_offsets_topic(context.node)
             if not groups.partition_count:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        wanted = AddOffsets(
+        add_offsets = AddOffsets(
             transactional_id=request.transactional_id,
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,
             topic=OFFSETS_TOPIC,
             partition=groups.partition_of(request.group_id),
         )
-        answer = ask_in_order(context, request.transactional_id, wanted)
+        answer = ask_in_order(context, request.transactional_id, add_offsets)
         response = answer if isinstance(answer, Message) else await answer
     except KafkaError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
@@ -256,10 +265,10 @@ def end_txn(
     if isinstance(answer, Message):
         assert isinstance(answer, EndTxnResponse)
         return answer
-    return _ended(answer)
+    return _end_txn_response(answer)
 
 
-async def _ended(answer: Awaitable[Any]) -> EndTxnResponse:
+async def _end_txn_response(answer: Awaitable[Any]) -> EndTxnResponse:
     try:
         response = await answer
     except KafkaError as error:
@@ -298,15 +307,15 @@ def list_transactions(
             return ListTransactionsResponse(error_code=error.code)
     listed = ListTransactionsResponse()
     for driver in drivers:
-        some = driver.shard.list(request, node.clock.now_ms(), matches)
-        if some.error_code:
-            return some
-        listed.unknown_state_filters = some.unknown_state_filters
-        listed.transaction_states += some.transaction_states
+        part = driver.shard.list(request, node.clock.now_ms(), matches)
+        if part.error_code:
+            return part
+        listed.unknown_state_filters = part.unknown_state_filters
+        listed.transaction_states += part.transaction_states
     return listed
 
 
-# DescribeProducers: who has written to a partition lately, and whose transactions are open in it.
+# DescribeProducers: the recent producers of a partition, and their open transactions.
 #
 # Any replica answers, so that the state of followers can be compared with that of their leader.
 
@@ -318,7 +327,9 @@ def describe_producers(
         topics=[
             TopicResponse(
                 name=topic.name,
-                partitions=[_describe(context, topic.name, one) for one in topic.partition_indexes],
+                partitions=[
+                    _describe(context, topic.name, index) for index in topic.partition_indexes
+                ],
             )
             for topic in request.topics
         ]
@@ -354,7 +365,7 @@ async def init_producer_id(
     try:
         if request.transactional_id is not None:
             return await _init_transactional(context, request, request.transactional_id)
-        producer_id = await context.node.producer_ids.take()
+        producer_id = await context.node.producer_ids.next_id()
     except KafkaError as error:
         return _refused(error.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
@@ -366,8 +377,8 @@ async def _init_transactional(
     if not transactional_id:
         return _refused(ErrorCode.INVALID_REQUEST)
     with suppress(KafkaError):
-        # Without the controller there are none, and most requests need none.
-        await context.node.transactions.stock(transactional_id)
+        # Without a controller there are no new producer ids, and most requests need none.
+        await context.node.transactions.ensure_producer_ids(transactional_id)
     answer = ask_in_order(context, transactional_id, request)
     response = answer if isinstance(answer, Message) else await answer
     assert isinstance(response, InitProducerIdResponse)

@@ -11,7 +11,7 @@ from headrace.broker.coordination.runtime import OFFSETS_TOPIC
 from headrace.broker.node import Node, UncommittedMarker
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
-from headrace.coordinator.shard import Effects
+from headrace.coordinator.shard import ShardEffects
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.write_txn_markers import (
@@ -24,11 +24,11 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.types import TopicPartition
 
-# Markers of other partitions wait behind these, so one with a follower that hangs is told of soon.
-# A coordinator that asks again waits for the marker that is written already. If this is shorter,
-# slow links have more questions to carry, and transactions take longer.
+# Markers of other partitions wait behind these, so a marker whose follower hangs times out soon.
+# A coordinator that sends it again waits for the marker that is written already. If this is
+# shorter, slow links have more requests to carry, and transactions take longer.
 _COMMIT_SECONDS = 1.0
-# Coordinators of transactions do not expect what coordinators of groups say when they are not here.
+# Errors of group coordinators, which a transaction coordinator does not expect for a marker.
 _NOT_HERE = frozenset(
     (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -38,7 +38,7 @@ _NOT_HERE = frozenset(
 )
 
 
-class _Pending(NamedTuple):
+class _PendingMarker(NamedTuple):
     """A marker that is written but not committed."""
 
     committed: asyncio.Future[Any]
@@ -48,7 +48,7 @@ class _Pending(NamedTuple):
 def write_txn_markers(
     context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
-    pending: list[_Pending] = []
+    pending: list[_PendingMarker] = []
     response = WriteTxnMarkersResponse(
         markers=[_write_all(context.node, marker, pending) for marker in request.markers]
     )
@@ -56,53 +56,53 @@ def write_txn_markers(
 
 
 def _write_all(
-    node: Node, wanted: WritableTxnMarker, pending: list[_Pending]
+    node: Node, requested: WritableTxnMarker, pending: list[_PendingMarker]
 ) -> WritableTxnMarkerResult:
     return WritableTxnMarkerResult(
-        producer_id=wanted.producer_id,
+        producer_id=requested.producer_id,
         topics=[
             WritableTxnMarkerTopicResult(
                 name=topic.name,
                 partitions=[
-                    _write(node, wanted, topic.name, index, pending)
+                    _write(node, requested, topic.name, index, pending)
                     for index in topic.partition_indexes
                 ],
             )
-            for topic in wanted.topics
+            for topic in requested.topics
         ],
     )
 
 
 def _write(
-    node: Node, wanted: WritableTxnMarker, topic: str, index: int, pending: list[_Pending]
+    node: Node, requested: WritableTxnMarker, topic: str, index: int, pending: list[_PendingMarker]
 ) -> WritableTxnMarkerPartitionResult:
     result = WritableTxnMarkerPartitionResult(partition_index=index)
     try:
-        committed = _append(node, wanted, topic, index)
+        committed = _append(node, requested, topic, index)
     except KafkaError as error:
-        result.error_code = _told(error.code)
+        result.error_code = _marker_error(error.code)
     except HeadraceError:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
         if committed is not None:
-            pending.append(_Pending(committed, result))
+            pending.append(_PendingMarker(committed, result))
     return result
 
 
 def _append(
-    node: Node, wanted: WritableTxnMarker, topic: str, index: int
+    node: Node, requested: WritableTxnMarker, topic: str, index: int
 ) -> asyncio.Future[Any] | None:
-    """Write a marker; returns what to wait for until it is committed, if need be."""
+    """Write a marker; the future of its commit, or None if it is committed."""
     partition = node.replicas.leader_of(topic, index)
     if not node.membership.may_write:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller cannot be reached")
     marker = Marker(
-        wanted.producer_id,
-        wanted.producer_epoch,
-        wanted.coordinator_epoch,
-        wanted.transaction_result,
+        requested.producer_id,
+        requested.producer_epoch,
+        requested.coordinator_epoch,
+        requested.transaction_result,
     )
-    if partition.log.producers.is_late(marker, wanted.transaction_version):
+    if partition.log.producers.is_late(marker, requested.transaction_version):
         # An old request that was delayed, even if the marker it wrote is not committed yet.
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "the next transaction has begun")
     name = TopicPartition(topic, index)
@@ -121,21 +121,23 @@ def _append_new(
     node: Node, partition: Partition, name: TopicPartition, marker: Marker
 ) -> asyncio.Future[Any] | None:
     if name.topic == OFFSETS_TOPIC:
-        # Through the shard, which has to learn what became of the offsets in the transaction.
-        return node.groups.driver_at(name.partition).performing(Effects(marker=marker))
+        # Through the shard, which commits or drops the offsets in the transaction.
+        return node.groups.driver_at(name.partition).perform_with_future(
+            ShardEffects(marker=marker)
+        )
     appended = partition.append_marker(marker, node.clock.now_ms())
-    return partition.committed(appended.last_offset)
+    return partition.when_committed(appended.last_offset)
 
 
 def _forget(node: Node, key: UncommittedMarker, ended: asyncio.Future[Any]) -> None:
     if not ended.cancelled():
-        ended.exception()  # Seen: it may be that nobody waits for it any more.
+        ended.exception()  # Retrieved, as nobody may wait for it any more.
     if node.uncommitted_markers.get(key) is ended:
         del node.uncommitted_markers[key]
 
 
 async def _answer_when_committed(
-    response: WriteTxnMarkersResponse, pending: list[_Pending]
+    response: WriteTxnMarkersResponse, pending: list[_PendingMarker]
 ) -> WriteTxnMarkersResponse:
     await asyncio.wait([marker.committed for marker in pending], timeout=_COMMIT_SECONDS)
     for committed, result in pending:
@@ -146,9 +148,9 @@ async def _answer_when_committed(
         elif (error := committed.exception()) is not None:
             assert isinstance(error, HeadraceError), error
             code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-            result.error_code = _told(code)
+            result.error_code = _marker_error(code)
     return response
 
 
-def _told(code: ErrorCode) -> ErrorCode:
+def _marker_error(code: ErrorCode) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_HERE else code

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from headrace.broker.quorum import wire
-from headrace.broker.quorum.raft_driver import Driver, Fetched
+from headrace.broker.quorum.raft_driver import FetchedBatches, RaftDriver
 from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.metadata.snapshot import SnapshotContent
 from headrace.protocol.messages import fetch_snapshot as snapshots
@@ -17,8 +17,8 @@ from headrace.types import Buffer
 
 # The follower's side of the metadata log: one fetch at a time, or a snapshot piece by piece.
 #
-# Rule: the offset of a fetch promises that all before it is on disk, so the next one leaves only
-# when nothing is being flushed.
+# Rule: the offset of a fetch promises that all records before it are on disk, so the next fetch is
+# sent only when no flush is under way.
 
 
 logger = logging.getLogger(__name__)
@@ -28,35 +28,35 @@ _PIECE_BYTES = 1024 * 1024
 _SHORTAGE_SECONDS = 1.0
 
 
-class Follower:
-    """Fetches for as long as the core says whom from. Used on the event loop's thread only.
+class MetadataLogFetcher:
+    """Fetches the metadata log from the node that the core names. For the loop's thread only.
 
-    Invariant: `_task` is the fetch under way; once its answer is here it is `_settling`, and then
-    neither given up nor followed by another until its records are on disk.
+    Invariant: `_task` is the fetch under way. Once its response has come `_applying` is true, and
+    it is neither cancelled nor followed by another fetch until its records are on disk.
     """
 
-    def __init__(self, driver: Driver, *, max_wait_ms: int, ask_seconds: float) -> None:
+    def __init__(self, driver: RaftDriver, *, max_wait_ms: int, ask_seconds: float) -> None:
         self._driver = driver
         self._max_wait_ms = max_wait_ms
         self._ask_seconds = ask_seconds
         self._task: asyncio.Task[None] | None = None
-        self._settling = False
+        self._applying = False
         self._snapshot: OffsetAndEpoch | None = None
-        driver.look_for_work = self.look
-        driver.on_snapshot = self._want_snapshot
+        driver.fetch_if_due = self.fetch_if_due
+        driver.on_snapshot = self._note_snapshot
 
-    def look(self) -> None:
-        """Fetch, if the core wants that; a fetch that became pointless is given up for it."""
+    def fetch_if_due(self) -> None:
+        """Begin the fetch that the core has due, if any; it replaces a fetch that is pointless."""
         driver = self._driver
-        if self._settling or driver.is_flushing:
+        if self._applying or driver.is_flushing:
             return
-        wanted = driver.node.next_fetch(driver.now_ms())
-        if wanted is not None:
+        due_fetch = driver.node.next_fetch(driver.now_ms())
+        if due_fetch is not None:
             if self._task is not None:
                 self._task.cancel()
-            self._task = driver.spawn(self._fetch(*wanted))
+            self._task = driver.spawn(self._fetch(*due_fetch))
 
-    def _want_snapshot(self, snapshot: OffsetAndEpoch) -> None:
+    def _note_snapshot(self, snapshot: OffsetAndEpoch) -> None:
         self._snapshot = snapshot
 
     async def _fetch(self, node_id: int, request: FetchRequest) -> None:
@@ -69,33 +69,35 @@ class Follower:
             response, records, addresses = wire.decode_fetched(answer)
             fetched = None
             if response.records_follow and records:
-                fetched = Fetched(*driver.log.checked(records))
+                fetched = FetchedBatches(*driver.log.checked(records))
         except (HeadraceError, TimeoutError) as error:
             if isinstance(error, CorruptBatch):
-                logger.error("node %d sent what is no metadata log: %s", node_id, error)
+                logger.error(
+                    "node %d sent records that are not of a metadata log: %s", node_id, error
+                )
             self._task = None
-            driver.failed(node_id, request, error)
+            driver.request_failed(node_id, request, error)
             return
         driver.peers.learn(response.leader_id, addresses.get(response.leader_id))
-        self._settling = True
+        self._applying = True
         try:
-            await self._settle(node_id, request, response, fetched)
+            await self._apply_response(node_id, request, response, fetched)
         finally:
-            self._settling = False
+            self._applying = False
             self._task = None
-        driver.look_around()
+        driver.schedule_next()
 
-    async def _settle(
+    async def _apply_response(
         self,
         node_id: int,
         request: FetchRequest,
         response: FetchResponse,
-        fetched: Fetched | None,
+        fetched: FetchedBatches | None,
     ) -> None:
         driver = self._driver
         if response.diverging is not None:
             # The files that a flush works on must not be cut under it.
-            await driver.flushed()
+            await driver.wait_until_flushed()
         try:
             effects = driver.node.answered(node_id, request, response, driver.now_ms())
         except CommittedRecordsLost as error:
@@ -105,21 +107,21 @@ class Follower:
         if driver.first_high_watermark is None and response.high_watermark >= 0:
             driver.first_high_watermark = response.high_watermark
             driver.on_change()
-        await driver.flushed()
+        await driver.wait_until_flushed()
         if driver.is_short:
             await asyncio.sleep(_SHORTAGE_SECONDS)
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None and not driver.is_down:
             await self._fetch_snapshot(node_id, snapshot)
 
-    async def _fetch_snapshot(self, node_id: int, wanted: OffsetAndEpoch) -> None:
+    async def _fetch_snapshot(self, node_id: int, target: OffsetAndEpoch) -> None:
         driver = self._driver
-        snapshot = SnapshotId(wanted.offset, wanted.epoch)
+        snapshot = SnapshotId(target.offset, target.epoch)
         logger.info("fetching the metadata snapshot %s from node %d", snapshot, node_id)
         part: SnapshotPart | None = None
         try:
             part = await driver.workers.flush(driver.log.snapshots.begin, snapshot)
-            await self._fetch_pieces(node_id, wanted, part)
+            await self._fetch_pieces(node_id, target, part)
             voters = await driver.workers.flush(_finish, part)
         except (HeadraceError, TimeoutError) as error:
             logger.warning("the metadata snapshot %s was not fetched: %s", snapshot, error)
@@ -128,27 +130,27 @@ class Follower:
             if not driver.is_down:
                 driver.perform(driver.node.snapshot_failed(driver.now_ms()))
             return
-        await driver.flushed()
-        if driver.is_down or driver.node.wanted_snapshot != wanted:
-            # Its leader is none any more, and our log may be the one that counts. The snapshot is
-            # true all the same, but only of use with a log that it fits.
+        await driver.wait_until_flushed()
+        if driver.is_down or driver.node.wanted_snapshot != target:
+            # Its sender leads no more, and the log of this node may have the committed records.
+            # The snapshot is true all the same, but of use only with a log that it fits.
             await driver.workers.flush(driver.log.snapshots.remove, snapshot)
             return
         try:
             driver.log.begin_at(snapshot)
-            driver.voter_history[:] = [] if voters is None else [(wanted.offset - 1, voters)]
+            driver.voter_history[:] = [] if voters is None else [(target.offset - 1, voters)]
         except HeadraceError as error:
             driver.fail(error)
             return
-        driver.perform(driver.node.snapshot_installed(wanted, voters, driver.now_ms()))
+        driver.perform(driver.node.snapshot_installed(target, voters, driver.now_ms()))
         driver.on_change()
 
-    async def _fetch_pieces(self, node_id: int, wanted: OffsetAndEpoch, part: SnapshotPart) -> None:
+    async def _fetch_pieces(self, node_id: int, target: OffsetAndEpoch, part: SnapshotPart) -> None:
         driver = self._driver
         link = driver.peers.link(node_id, "quorum-fetch")
         while True:
             message = wire.encode_snapshot_fetch(
-                wanted,
+                target,
                 part.size,
                 replica_id=driver.node_id,
                 epoch=driver.node.epoch,
@@ -158,20 +160,20 @@ class Follower:
             async with asyncio.timeout(self._ask_seconds):
                 answer = await link.ask(message, self._ask_seconds)
             piece = wire.decode_snapshot_piece(answer)
-            if driver.is_down or driver.node.wanted_snapshot != wanted:
+            if driver.is_down or driver.node.wanted_snapshot != target:
                 raise StorageError("it is not wanted any more")
             data = piece.unaligned_records or b""
             if piece.position != part.size or (not data and part.size < piece.size):
                 raise StorageError(f"position {piece.position} came instead of {part.size}")
             await driver.workers.flush(part.append, data)
             driver.node.snapshot_piece(driver.now_ms())
-            driver.look_around()
+            driver.schedule_next()
             if part.size >= piece.size:
                 return
 
 
 def _finish(part: SnapshotPart) -> Voters | None:
-    """Check that the snapshot is sound and whole, and give it its name; who it says votes."""
+    """Check that the snapshot is sound and whole, give it its name, and return its voters."""
     content = SnapshotContent(part.read())
     part.finish()
     return None if content.voters is None else wire.voters_in(content.voters)
@@ -181,27 +183,27 @@ def _discard(part: SnapshotPart) -> None:
     try:
         part.discard()
     except StorageError as error:
-        logger.warning("what there is of a snapshot stays: %s", error)
+        logger.warning("a partly fetched metadata snapshot cannot be deleted: %s", error)
 
 
-# The leader's side of the metadata log: fetches of the others, parked until there is news.
+# The leader's side of the metadata log: fetches of other nodes, parked until there is news.
 #
-# Rule: a fetch is answered with all that the log has, committed or not; only a record that the
-# replica then says it has counts.
+# Rule: a fetch is answered with all records of the log, committed or not. A record counts as
+# replicated only when a later fetch of the replica begins behind it.
 
 
 _BYTES_MAX = 8 * 1024 * 1024
 
 
-class Serving:
+class MetadataLogServer:
     """Answers fetches of the log and of snapshots. Used on the event loop's thread only."""
 
-    def __init__(self, driver: Driver, wait_ms_max: int) -> None:
+    def __init__(self, driver: RaftDriver, wait_ms_max: int) -> None:
         self._driver = driver
         self._wait_ms_max = wait_ms_max
 
     async def fetch(self, message: WireFetchRequest) -> WireFetchResponse:
-        """Answer at once if there is news for the replica, else when there is, or soon enough."""
+        """Respond when there are records or a new high watermark, or when the wait is over."""
         driver = self._driver
         try:
             request, max_bytes = wire.decode_fetch(message)
@@ -248,7 +250,7 @@ class Serving:
                     log.read, request.offset, count, end, at_least_one=True
                 )
         except KafkaError:
-            return b""  # Truncated or dropped meanwhile: the core says what to answer then.
+            return b""  # Truncated or deleted meanwhile: the core decides on the response.
         return found.records
 
     async def _wait_for_news(self, seconds: float) -> None:
@@ -261,29 +263,29 @@ class Serving:
     async def fetch_snapshot(
         self, message: snapshots.FetchSnapshotRequest
     ) -> snapshots.FetchSnapshotResponse:
-        """A piece of a snapshot."""
+        """Respond with a piece of a snapshot."""
         driver = self._driver
         try:
-            wanted = wire.decode_snapshot_fetch(message)
+            requested = wire.decode_snapshot_fetch(message)
             self._check(message.cluster_id)
         except KafkaError as error:
             return snapshots.FetchSnapshotResponse(error_code=error.code)
         result = snapshots.FetchSnapshotResponsePartitionSnapshot(
             snapshot_id=snapshots.FetchSnapshotResponseSnapshotId(
-                end_offset=wanted.snapshot_id.end_offset, epoch=wanted.snapshot_id.epoch
+                end_offset=requested.snapshot_id.end_offset, epoch=requested.snapshot_id.epoch
             ),
             current_leader=snapshots.LeaderIdAndEpoch(
                 leader_id=driver.node.leader_id, leader_epoch=driver.node.epoch
             ),
-            position=wanted.position,
+            position=requested.position,
             unaligned_records=b"",
         )
         code, effects = driver.node.handle_fetch_snapshot(
-            message.replica_id, wanted.current_leader_epoch, driver.now_ms()
+            message.replica_id, requested.current_leader_epoch, driver.now_ms()
         )
         driver.perform(effects)
         if code is ErrorCode.NONE:
-            code = await self._read_piece(wanted, message.max_bytes, result)
+            code = await self._read_piece(requested, message.max_bytes, result)
         result.error_code = code
         topic = snapshots.FetchSnapshotResponseTopicSnapshot(
             name=wire.METADATA_TOPIC, partitions=[result]
@@ -292,39 +294,39 @@ class Serving:
 
     async def _read_piece(
         self,
-        wanted: snapshots.PartitionSnapshot,
+        requested: snapshots.PartitionSnapshot,
         max_bytes: int,
         result: snapshots.FetchSnapshotResponsePartitionSnapshot,
     ) -> ErrorCode:
         store = self._driver.log.snapshots
-        snapshot = SnapshotId(wanted.snapshot_id.end_offset, wanted.snapshot_id.epoch)
+        snapshot = SnapshotId(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
         if snapshot not in store.ids:
             return ErrorCode.SNAPSHOT_NOT_FOUND
         try:
             file = store.open(snapshot)
             result.size = file.size()
-            if not 0 <= wanted.position < result.size:
+            if not 0 <= requested.position < result.size:
                 return ErrorCode.POSITION_OUT_OF_RANGE
             count = min(max(max_bytes, 1), _BYTES_MAX)
             result.unaligned_records = await self._driver.workers.read(
-                file.read_at, wanted.position, count
+                file.read_at, requested.position, count
             )
         except StorageError:
             return ErrorCode.SNAPSHOT_NOT_FOUND
         return ErrorCode.NONE
 
     def _check(self, cluster_id: str | None) -> None:
-        check(self._driver, cluster_id)
+        check_request(self._driver, cluster_id)
 
 
-def check_member(driver: Driver, cluster_id: str | None) -> None:
-    """As `check`, for what can depose a leader: who asks must know which cluster it is in."""
+def check_voter_request(driver: RaftDriver, cluster_id: str | None) -> None:
+    """As `check_request`, for requests that can depose a leader: they must name the cluster."""
     if cluster_id is None:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, "the request names no cluster")
-    check(driver, cluster_id)
+    check_request(driver, cluster_id)
 
 
-def check(driver: Driver, cluster_id: str | None) -> None:
+def check_request(driver: RaftDriver, cluster_id: str | None) -> None:
     """KafkaError if a request of another node cannot be answered at all."""
     if driver.is_down:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this node takes no part any more")

@@ -1,6 +1,6 @@
-"""The node's part in the quorum that keeps the metadata log: it drives `raft.RaftNode`.
+"""This node in the quorum that keeps the metadata log: the shell around `raft.RaftNode`.
 
-Composition (what others construct and call):
+Construction and use:
 
     quorum = Quorum(log, files, config, cluster_id=..., directory_id=..., clock=..., rng=...,
                     workers=..., on_fatal=stop_the_process)
@@ -10,8 +10,8 @@ Composition (what others construct and call):
     ...
     await store.close(); await quorum.stop()
 
-Rule: an epoch or a vote is on stable storage before anybody hears of it, a record before it is
-counted. When either cannot be written the node takes no further part: `on_fatal` is called.
+Rule: an epoch or a vote is on stable storage before another node learns of it, a record before it
+counts as replicated. If either cannot be written the node leaves the quorum: `on_fatal` is called.
 """
 
 import asyncio
@@ -20,12 +20,17 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.broker.cluster.channels import Link
+from headrace.broker.cluster.channels import NodeChannel
 from headrace.broker.quorum import wire
-from headrace.broker.quorum.log_replication import Follower, Serving, check, check_member
-from headrace.broker.quorum.peers import LinkFactory, Peers
-from headrace.broker.quorum.raft_driver import Driver
-from headrace.broker.thread_pools import Workers
+from headrace.broker.quorum.log_replication import (
+    MetadataLogFetcher,
+    MetadataLogServer,
+    check_request,
+    check_voter_request,
+)
+from headrace.broker.quorum.peers import LinkFactory, QuorumPeers
+from headrace.broker.quorum.raft_driver import RaftDriver
+from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
@@ -40,12 +45,12 @@ from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, Fetc
 from headrace.protocol.messages.vote import VoteRequest
 from headrace.protocol.schema import Message
 from headrace.raft.messages import (
-    Effects,
-    Endpoint,
     LeaderAndEpoch,
+    RaftEffects,
     RaftSettings,
     ReplicaProgress,
     Voter,
+    VoterEndpoint,
     Voters,
 )
 from headrace.raft.raft_node import RaftNode
@@ -64,7 +69,7 @@ METADATA_TOPIC = wire.METADATA_TOPIC
 METADATA_TOPIC_ID = wire.METADATA_TOPIC_ID
 
 _RETRY_SECONDS = 0.05
-# In a fetch timeout: how often a stall of this process is looked for, and fetches without news.
+# Per fetch timeout: checks for a stall of this process, and fetches while there are no records.
 # The rest of the timeout is for a leader, or a machine, that is slow.
 _PULSES = 8
 _FETCHES = 4
@@ -72,8 +77,8 @@ _WAIT_MS_MAX = 500
 _RESIGN_SECONDS = 1.0
 
 
-class Quorum:
-    """The metadata log and this node's vote about it. Used on the event loop's thread only."""
+class QuorumNode:
+    """The metadata log, and this node as its voter or observer. For the loop's thread only."""
 
     def __init__(
         self,
@@ -85,16 +90,16 @@ class Quorum:
         directory_id: bytes,
         clock: Clock,
         rng: Random,
-        workers: Workers,
+        workers: ThreadPools,
         on_fatal: Callable[[HeadraceError], None],
-        link_factory: LinkFactory = Link,
+        link_factory: LinkFactory = NodeChannel,
     ) -> None:
         self.log = MetadataLog(log, files)
         self._config = config
         self._workers = workers
         self._clock = clock
         self._watchers: list[Callable[[], None]] = []
-        peers = Peers(config, lambda: self._node.voters, link_factory)
+        peers = QuorumPeers(config, lambda: self._node.voters, link_factory)
         state_file = QuorumStateFile(files, log.directory)
         history = [(offset, wire.voters_in(record)) for offset, record in self.log.voters_records()]
         request_s = self._request_s = config.controller_quorum_request_timeout_ms / 1000
@@ -115,7 +120,7 @@ class Quorum:
             int(clock.monotonic() * 1000),
             history,
         )
-        self._driver = Driver(
+        self._driver = RaftDriver(
             self._node,
             self.log,
             state_file,
@@ -131,19 +136,21 @@ class Quorum:
         )
         self._driver.on_change = self._changed
         wait_ms = max(min(fetch_ms // _FETCHES, _WAIT_MS_MAX), 1)
-        self._follower = Follower(self._driver, max_wait_ms=wait_ms, ask_seconds=request_s)
-        self._serving = Serving(self._driver, wait_ms)
+        self._follower = MetadataLogFetcher(
+            self._driver, max_wait_ms=wait_ms, ask_seconds=request_s
+        )
+        self._serving = MetadataLogServer(self._driver, wait_ms)
 
-    # -- life
+    # -- start and stop
 
     def start(self, endpoints: Iterable[Listener]) -> None:
-        """Take part; a single voter leads when this returns."""
-        own = [Endpoint(one.name, one.host, one.port) for one in endpoints]
+        """Join the quorum; a single voter leads when this returns."""
+        own = [VoterEndpoint(listener.name, listener.host, listener.port) for listener in endpoints]
         self._driver.peers.set_own(own)
         self._driver.begin()
 
     async def stop(self) -> None:
-        """Hand leadership over if there is anybody to take it, and end every task."""
+        """Resign leadership if there are other voters, and end every task."""
         driver = self._driver
         if not driver.is_down and self.is_leader and len(self._node.voters) > 1:
             await self._resign()
@@ -152,7 +159,7 @@ class Quorum:
     async def _resign(self) -> None:
         driver = self._driver
         driver.perform(self._node.resign(driver.now_ms()))
-        await driver.asked(_RESIGN_SECONDS)
+        await driver.wait_for_requests(_RESIGN_SECONDS)
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` when leadership, the high watermark or the log's start has changed."""
@@ -163,14 +170,14 @@ class Quorum:
             on_change()
 
     def fail(self, error: HeadraceError) -> None:
-        """Take no further part; for whoever finds that the log cannot be followed."""
+        """Leave the quorum for good, because the metadata log cannot be replayed."""
         self._driver.fail(error)
 
-    # -- what is known
+    # -- state
 
     @property
     def leader(self) -> LeaderAndEpoch:
-        """The leader of the metadata log, who is the active controller."""
+        """The leader of the metadata log, which is the active controller."""
         return LeaderAndEpoch(self._node.leader_id, self._node.epoch)
 
     @property
@@ -193,23 +200,23 @@ class Quorum:
 
     @property
     def epoch_start_offset(self) -> int:
-        """At a leader, the offset of the first record of its epoch."""
+        """On the leader, the offset of the first record of its epoch."""
         return self._node.epoch_start_offset
 
     @property
     def high_watermark(self) -> int:
-        """The end of what is committed, as far as this node knows; -1 if it does not yet."""
+        """The end offset of the committed records, as far as known here; -1 if not yet known."""
         return self._node.high_watermark
 
     @property
     def first_high_watermark(self) -> int | None:
-        """What was committed when this node first heard of a leader other than itself."""
+        """The high watermark in the first response of another leader; None before that."""
         return self._driver.first_high_watermark
 
     @property
     def voters(self) -> Voters:
-        """Who votes; of this node itself where it is reached, which no configuration may tell."""
-        return tuple(self._driver.peers.completed(voter) for voter in self._node.voters)
+        """The voters; this node with its own endpoints, which its configuration may not have."""
+        return tuple(self._driver.peers.with_own_endpoints(voter) for voter in self._node.voters)
 
     @property
     def kraft_version(self) -> int:
@@ -217,25 +224,28 @@ class Quorum:
         return self._driver.kraft_version
 
     def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
-        """At a leader: how far voters and observers are, with times of day."""
+        """On the leader, the progress of voters and of observers, with times of day."""
         now_ms = self._driver.now_ms()
         shift = self._clock.now_ms() - now_ms
         voters, observers = self._node.progress(now_ms)
-        return [_shifted(one, shift) for one in voters], [_shifted(one, shift) for one in observers]
+        return (
+            [_with_wall_times(replica, shift) for replica in voters],
+            [_with_wall_times(replica, shift) for replica in observers],
+        )
 
     def address_of(self, node_id: int) -> Address | None:
-        """Where a controller is reached: by the configuration, by itself, or by the log."""
+        """The address of a controller: from the configuration, from itself, or from the log."""
         return self._driver.peers.address_of(node_id)
 
     def controller_address(self) -> Address | None:
-        """Where the leader is reached, if one is known."""
+        """The address of the leader; None if no leader is known."""
         leader_id = self.leader.leader_id
         return None if leader_id < 0 else self.address_of(leader_id)
 
     # -- the leader's log
 
     def append(self, batch: bytearray) -> int:
-        """Append a batch of records as the leader; the end offset.
+        """Append a batch of records as the leader, and return the end offset.
 
         KafkaError if this node leads no more, or the disk does not take it.
         """
@@ -244,18 +254,18 @@ class Quorum:
         self._driver.append_records(batch)
         return self.log.end_offset
 
-    async def flushed(self) -> None:
-        """Return when all that was appended is on disk here, or cannot be."""
-        await self._driver.flushed()
+    async def wait_until_flushed(self) -> None:
+        """Return when all appended records are on this node's disk, or it has failed."""
+        await self._driver.wait_until_flushed()
 
     # -- snapshots
 
     async def write_snapshot(
         self, end_offset: int, records: Iterable[Message], metadata_version: int
     ) -> None:
-        """Write a snapshot of what `records` say, which is the log below `end_offset`.
+        """Write a snapshot of `records`, which stand for the log below `end_offset`.
 
-        `records` are taken in a worker thread. StorageError leaves everything as it was.
+        `records` are iterated in a worker thread. StorageError leaves everything as it was.
         """
         snapshot = SnapshotId(end_offset, self.log.epoch_before(end_offset))
         now_ms = self._clock.now_ms()
@@ -277,7 +287,7 @@ class Quorum:
     def read_snapshot(
         self, replay: Callable[[Iterable[Message]], Replayed]
     ) -> tuple[Replayed, int]:
-        """What the records of the newest snapshot replay to, and its end offset.
+        """Replay the records of the newest snapshot; the result, and the end offset.
 
         MetadataError or StorageError if it cannot be read. May run in a worker thread.
         """
@@ -296,35 +306,44 @@ class Quorum:
 
     def vote(self, request: VoteRequest) -> Message:
         """Vote or pre-vote; KafkaError if the request cannot be answered at all."""
-        check_member(self._driver, request.cluster_id)
+        check_voter_request(self._driver, request.cluster_id)
         response, effects = self._node.handle_vote(wire.decode_vote(request), self._driver.now_ms())
-        return self._promise(effects, wire.encode_response(response, self.controller_address()))
+        return self._perform_then_respond(
+            effects, wire.encode_response(response, self.controller_address())
+        )
 
     def begin_epoch(self, request: BeginQuorumEpochRequest) -> Message:
-        check_member(self._driver, request.cluster_id)
+        check_voter_request(self._driver, request.cluster_id)
         begun = wire.decode_begin_epoch(request)
         response, effects = self._node.handle_begin_epoch(begun, self._driver.now_ms())
         if response.error is ErrorCode.NONE:
-            self._driver.peers.told_endpoints(
+            self._driver.peers.learn_endpoints(
                 begun.leader_id,
-                [Endpoint(one.name, one.host, one.port) for one in request.leader_endpoints],
+                [
+                    VoterEndpoint(endpoint.name, endpoint.host, endpoint.port)
+                    for endpoint in request.leader_endpoints
+                ],
             )
-        return self._promise(effects, wire.encode_response(response, self.controller_address()))
+        return self._perform_then_respond(
+            effects, wire.encode_response(response, self.controller_address())
+        )
 
     def end_epoch(self, request: EndQuorumEpochRequest) -> Message:
-        check_member(self._driver, request.cluster_id)
+        check_voter_request(self._driver, request.cluster_id)
         response, effects = self._node.handle_end_epoch(
             wire.decode_end_epoch(request), self._driver.now_ms()
         )
-        return self._promise(effects, wire.encode_response(response, self.controller_address()))
+        return self._perform_then_respond(
+            effects, wire.encode_response(response, self.controller_address())
+        )
 
-    def _promise(self, effects: Effects, response: Message) -> Message:
-        """Carry out what a response promises; only then is it sent."""
+    def _perform_then_respond(self, effects: RaftEffects, response: Message) -> Message:
+        """Carry out the effects that a response promises; only then may it be sent."""
         self._driver.perform(effects)
-        check(self._driver, None)
+        check_request(self._driver, None)
         return response
 
-    async def ranges_of(self, node_id: int) -> Ranges | None:
+    async def feature_ranges_of(self, node_id: int) -> Ranges | None:
         """The feature levels that another voter supports, None if it does not answer."""
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version="0")
         try:
@@ -332,11 +351,13 @@ class Quorum:
                 request, self._request_s
             )
         except HeadraceError as error:
-            logger.warning("controller %d does not tell what it supports: %s", node_id, error)
+            logger.warning(
+                "controller %d did not answer which features it supports: %s", node_id, error
+            )
             return None
         return {
-            one.name: VersionRange(one.min_version, one.max_version)
-            for one in answer.supported_features
+            feature.name: VersionRange(feature.min_version, feature.max_version)
+            for feature in answer.supported_features
         }
 
     # -- changes of the voters
@@ -348,7 +369,7 @@ class Quorum:
         )
 
     async def record_voters(self, timeout_s: float) -> None:
-        """Have the log say who votes: `kraft.version` 1; returns when that is committed."""
+        """Write the voters into the log (`kraft.version` 1); returns when that is committed."""
         await self._change_voters(
             lambda: self._node.record_voters(self._driver.now_ms()), timeout_s, True
         )
@@ -360,7 +381,7 @@ class Quorum:
         )
 
     async def _change_voters(
-        self, change: Callable[[], tuple[ErrorCode, Effects]], timeout_s: float, wait: bool
+        self, change: Callable[[], tuple[ErrorCode, RaftEffects]], timeout_s: float, wait: bool
     ) -> None:
         driver, loop = self._driver, asyncio.get_running_loop()
         due = loop.time() + timeout_s
@@ -393,14 +414,14 @@ def _write(part: SnapshotPart, content: Iterable[bytearray]) -> None:
         raise
 
 
-def _shifted(progress: ReplicaProgress, shift_ms: int) -> ReplicaProgress:
-    def day(ms: int) -> int:
+def _with_wall_times(progress: ReplicaProgress, shift_ms: int) -> ReplicaProgress:
+    def wall_ms(ms: int) -> int:
         return ms if ms < 0 else ms + shift_ms
 
     return ReplicaProgress(
         progress.node_id,
         progress.directory_id,
         progress.end_offset,
-        day(progress.last_fetch_ms),
-        day(progress.last_caught_up_ms),
+        wall_ms(progress.last_fetch_ms),
+        wall_ms(progress.last_caught_up_ms),
     )

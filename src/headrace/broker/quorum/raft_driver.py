@@ -1,7 +1,7 @@
-"""Carries out what the consensus core decides: files, timers, requests to the other voters.
+"""The driver of the consensus core: its files, its timer, its requests to the other voters.
 
-Rule: one call of the core at a time, and all its effects before the next. Nothing is sent whose
-promise is not on stable storage; when that cannot be had the node fails and does nothing any more.
+Rule: one call of the core at a time, and all its effects before the next. A message is sent only
+when the state that it promises is on stable storage; if that fails, the node does nothing any more.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from headrace.broker.quorum import wire
-from headrace.broker.quorum.peers import Peers
-from headrace.broker.thread_pools import Workers
+from headrace.broker.quorum.peers import QuorumPeers
+from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock
 from headrace.errors import HeadraceError, KafkaError, StorageError
 from headrace.metadata.records import MetadataError, encode_control_batch
@@ -19,7 +19,14 @@ from headrace.net.client_connection import ConnectionFailed, NoAnswer
 from headrace.protocol.messages.quorum_records import KRaftVersionRecord
 from headrace.protocol.records import BatchHeader, scan_headers
 from headrace.protocol.schema import Message
-from headrace.raft.messages import Effects, FetchRequest, OffsetAndEpoch, Request, Role, Voters
+from headrace.raft.messages import (
+    FetchRequest,
+    OffsetAndEpoch,
+    RaftEffects,
+    RaftRole,
+    Request,
+    Voters,
+)
 from headrace.raft.raft_node import RaftNode
 from headrace.raft.stalls import StallMeter
 from headrace.storage.metadata_log import MetadataLog, QuorumStateFile, voters_in_batches
@@ -34,19 +41,19 @@ _TIMER_SECONDS_MIN = 0.001
 KRAFT_VERSION = 1
 
 
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Whole, sound batches that a leader sent."""
 
     data: Buffer
     headers: list[BatchHeader]
 
 
-class Driver:
+class RaftDriver:
     """The core with its log and its quorum state. Used on the event loop's thread only.
 
-    `pulse_ms` is how often the core hears of the time at least while it waits for others, so that
-    time in which this process did not run is noticed. `on_change` is called when leadership or the
-    high watermark may have changed, `look_for_work` after every call of the core.
+    `pulse_ms` is the longest time between two ticks of the core while it waits for other nodes, so
+    that a stall of this process is noticed. `on_change` is called when leadership or the high
+    watermark may have changed, `fetch_if_due` after every call of the core.
     """
 
     def __init__(
@@ -54,7 +61,7 @@ class Driver:
         node: RaftNode,
         log: MetadataLog,
         state_file: QuorumStateFile,
-        peers: Peers,
+        peers: QuorumPeers,
         voter_history: list[tuple[int, Voters]],
         *,
         node_id: int,
@@ -62,7 +69,7 @@ class Driver:
         ask_seconds: float,
         pulse_ms: int,
         clock: Clock,
-        workers: Workers,
+        workers: ThreadPools,
         on_fatal: Callable[[HeadraceError], None],
     ) -> None:
         self.node = node
@@ -75,12 +82,12 @@ class Driver:
         self.failure: HeadraceError | None = None
         self.closed = False
         self.is_short = False
-        # What the first leader that was heard of had committed then.
+        # The high watermark in the first response of another leader.
         self.first_high_watermark: int | None = None
         self.news = asyncio.Event()
         self.voter_history = voter_history
         self.on_change: Callable[[], None] = lambda: None
-        self.look_for_work: Callable[[], None] = lambda: None
+        self.fetch_if_due: Callable[[], None] = lambda: None
         self.on_snapshot: Callable[[OffsetAndEpoch], None] = lambda _: None
         self._state_file = state_file
         self._recovering = node.hard_state.recovering
@@ -89,13 +96,13 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._stalls = StallMeter(pulse_ms)
         self._tasks = TaskScope("quorum")
-        # In the order they began, so that a simulated run ends them in the same one each time.
+        # In the order they began: a simulated run must end them in the same order each time.
         self._asking: dict[asyncio.Task[None], None] = {}
         self._flushing: asyncio.Task[None] | None = None
-        self._told: tuple[Role, int, int] | None = None
+        self._notified_state: tuple[RaftRole, int, int] | None = None
 
     def now_ms(self) -> int:
-        """The core's time; tells the core of a stall of this process before it is used."""
+        """The core's time; a stall of this process is reported to the core first."""
         now_ms = int(self.clock.monotonic() * 1000)
         stall_ms = self._stalls.stall_ms(now_ms)
         if stall_ms:
@@ -104,23 +111,23 @@ class Driver:
 
     @property
     def is_down(self) -> bool:
-        """Whether no further part may be taken."""
+        """Whether this node has failed or was closed, and takes no part in the quorum."""
         return self.failure is not None or self.closed
 
     def begin(self) -> None:
-        """Take the core into service."""
+        """Start the core."""
         self.perform(self.node.tick(self.now_ms()))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something that ends with the driver at the latest."""
+        """Start a task that ends with the driver at the latest."""
         return self._tasks.start(work)
 
     async def close(self) -> None:
-        """End every task; what is being flushed is waited for."""
+        """End every task, once the flush under way has ended."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self.wake()
+        self.wake_fetches()
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
         await self._tasks.close()
@@ -128,7 +135,7 @@ class Driver:
 
     @property
     def kraft_version(self) -> int:
-        """Kafka's level of the quorum: 1 if the log says who votes, 0 if the configuration does."""
+        """The level of `kraft.version`: 1 if the voters are in the log, else 0."""
         return KRAFT_VERSION if self.voter_history else 0
 
     def voters_before(self, end_offset: int) -> Voters | None:
@@ -138,32 +145,32 @@ class Driver:
                 return voters
         return None
 
-    async def asked(self, seconds: float) -> None:
-        """Return when requests to others are done with, or after some time."""
+    async def wait_for_requests(self, seconds: float) -> None:
+        """Return when requests to other voters have ended, or after `seconds`."""
         if self._asking:
             await asyncio.wait(list(self._asking), timeout=seconds)
 
     def fail(self, error: HeadraceError) -> None:
-        """Take no further part: what was promised can no longer be kept."""
+        """Leave the quorum for good: this node can no longer keep its promises."""
         if self.failure is not None:
             return
         self.failure = error
         logger.critical("this node leaves the quorum of controllers: %s", error)
         if self._timer is not None:
             self._timer.cancel()
-        self.wake()
+        self.wake_fetches()
         self.on_change()
         self._on_fatal(error)
 
-    def wake(self) -> None:
-        """Have whoever waits for news of the log look again."""
+    def wake_fetches(self) -> None:
+        """Have the parked fetches of the metadata log look at it again."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
     # -- effects
 
-    def perform(self, effects: Effects, fetched: Fetched | None = None) -> None:
-        """Carry effects out, and see what is due next. After a failure nothing is done."""
+    def perform(self, effects: RaftEffects, fetched: FetchedBatches | None = None) -> None:
+        """Carry out effects, and schedule what is due next. Does nothing after a failure."""
         if self.is_down:
             return
         try:
@@ -171,17 +178,17 @@ class Driver:
         except (StorageError, KafkaError, MetadataError) as error:
             self.fail(error)
             return
-        self._tell_change()
-        self.look_around()
+        self._notify_if_changed()
+        self.schedule_next()
 
-    def look_around(self) -> None:
-        """Arrange for what is due next."""
+    def schedule_next(self) -> None:
+        """Begin the fetch that is due, if any, and set the timer."""
         if self.is_down:
             return
-        self.look_for_work()
-        self._arm()
+        self.fetch_if_due()
+        self._arm_timer()
 
-    def _carry_out(self, effects: Effects, fetched: Fetched | None = None) -> None:
+    def _carry_out(self, effects: RaftEffects, fetched: FetchedBatches | None = None) -> None:
         if effects.hard_state is not None:
             self._state_file.write(effects.hard_state)
             if self._recovering and not effects.hard_state.recovering:
@@ -208,7 +215,7 @@ class Driver:
             self._asking[task] = None
             task.add_done_callback(self._asking.pop)
         if effects.wake_fetches:
-            self.wake()
+            self.wake_fetches()
 
     def append_records(self, batch: bytearray) -> None:
         """Append a batch of records as the leader. KafkaError if the disk does not take it."""
@@ -220,7 +227,7 @@ class Driver:
             raise
         self.flush_later()
         self.perform(self.node.appended(self.now_ms()))
-        self.wake()
+        self.wake_fetches()
 
     def _append_control(self, *messages: Message) -> None:
         self._append(encode_control_batch(messages, self.clock.now_ms()))
@@ -229,7 +236,7 @@ class Driver:
         self.log.log.append(batch, scan_headers(batch), self.node.epoch, self.clock.now_ms())
 
     def _append_voters(self, voters: Voters) -> None:
-        voters = tuple(self.peers.completed(voter) for voter in voters)
+        voters = tuple(self.peers.with_own_endpoints(voter) for voter in voters)
         offset = self.log.end_offset
         # The first record of the voters is where `kraft.version` 1 begins.
         begins = () if self.voter_history else (KRaftVersionRecord(k_raft_version=KRAFT_VERSION),)
@@ -241,13 +248,13 @@ class Driver:
         self.voter_history.append((offset, voters))
         self._carry_out(self.node.voters_appended(offset, voters, self.now_ms()))
 
-    def _append_fetched(self, fetched: Fetched) -> None:
+    def _append_fetched(self, fetched: FetchedBatches) -> None:
         try:
             self.log.log.append_replicated(fetched.data, fetched.headers, self.clock.now_ms())
         except KafkaError as error:
             if self.log.log.offline is not None:
                 raise
-            # There is no room. What is not appended is promised to nobody, and comes again.
+            # The disk is full. The records were not acknowledged, and will be fetched again.
             logger.error("the metadata log cannot be written: %s", error)
             self.is_short = True
             return
@@ -259,13 +266,13 @@ class Driver:
     def _appended(self) -> None:
         self.flush_later()
         self._carry_out(self.node.appended(self.now_ms()))
-        self.wake()
+        self.wake_fetches()
 
-    def _tell_change(self) -> None:
-        """Tell of a new leader, epoch or high watermark."""
-        told = (self.node.role, self.node.epoch, self.node.high_watermark)
-        if told != self._told:
-            self._told = told
+    def _notify_if_changed(self) -> None:
+        """Call `on_change` if the role, the epoch or the high watermark is new."""
+        state = (self.node.role, self.node.epoch, self.node.high_watermark)
+        if state != self._notified_state:
+            self._notified_state = state
             self.on_change()
 
     # -- the disk
@@ -275,12 +282,12 @@ class Driver:
         return self._flushing is not None
 
     def flush_later(self) -> None:
-        """Make the end of the log durable, in a worker."""
+        """Flush the log in a worker thread, unless that is under way."""
         if self._flushing is None and not self.is_down:
             self._flushing = self._tasks.start(self._flush(), "flush")
 
-    async def flushed(self) -> None:
-        """Return when nothing is being flushed: all that was appended is on disk, or we failed."""
+    async def wait_until_flushed(self) -> None:
+        """Return when no flush is under way: all records are on disk, or the node has failed."""
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
 
@@ -299,7 +306,7 @@ class Driver:
 
     # -- time, and requests to others
 
-    def _arm(self) -> None:
+    def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -324,16 +331,18 @@ class Driver:
                 answer = await self.peers.link(node_id, "quorum").ask(message, self._ask_seconds)
             response, addresses = wire.decode_response(answer)
         except (HeadraceError, TimeoutError) as error:
-            self.failed(node_id, request, error)
+            self.request_failed(node_id, request, error)
             return
         self.peers.learn(response.leader_id, addresses.get(response.leader_id))
         self.perform(self.node.answered(node_id, request, response, self.now_ms()))
 
-    def failed(self, node_id: int, request: Request | FetchRequest, error: Exception) -> None:
+    def request_failed(
+        self, node_id: int, request: Request | FetchRequest, error: Exception
+    ) -> None:
         """Tell the core that a request will not be answered."""
         logger.debug("node %d did not answer: %s", node_id, error)
         if self.is_down:
             return
-        self.peers.failed(node_id)
+        self.peers.note_failure(node_id)
         refused = isinstance(error, ConnectionFailed) and not isinstance(error, NoAnswer)
         self.perform(self.node.failed(node_id, request, self.now_ms(), refused=refused))

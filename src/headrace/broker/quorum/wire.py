@@ -1,6 +1,6 @@
-"""The consensus core's values as Kafka's messages, and back.
+"""Conversion between values of the consensus core and Kafka's messages.
 
-Rule: one topic, one partition. A message that names anything else is not for us.
+Rule: one topic, one partition. A message with any other number of partitions is refused.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,6 @@ from headrace.raft.messages import (
     BeginEpochResponse,
     EndEpochRequest,
     EndEpochResponse,
-    Endpoint,
     FetchRequest,
     FetchResponse,
     Leadership,
@@ -25,6 +24,7 @@ from headrace.raft.messages import (
     Request,
     Response,
     Voter,
+    VoterEndpoint,
     VoteRequest,
     VoteResponse,
     Voters,
@@ -41,8 +41,8 @@ Addresses: TypeAlias = dict[int, Address]
 Data = TypeVar("Data")
 
 
-def _only(topics: Iterable[Any], code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Any:
-    """The one partition of the one topic of a message."""
+def _single_partition(topics: Iterable[Any], code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Any:
+    """The only partition that a message names; KafkaError if it names none or several."""
     found = [partition for topic in topics for partition in topic.partitions]
     if len(found) != 1:
         raise KafkaError(code, f"{len(found)} partitions where the metadata log has one")
@@ -53,9 +53,9 @@ def _only(topics: Iterable[Any], code: ErrorCode = ErrorCode.INVALID_REQUEST) ->
 
 
 def encode_request(
-    request: Request, voter: Voter, endpoints: Sequence[Endpoint], cluster_id: str | None
+    request: Request, voter: Voter, endpoints: Sequence[VoterEndpoint], cluster_id: str | None
 ) -> Message:
-    """A request of the core to `voter`; `endpoints` are our own."""
+    """A request of the core to `voter`; `endpoints` are those of this node."""
     if isinstance(request, VoteRequest):
         asked = vote.PartitionData(
             replica_epoch=request.epoch,
@@ -79,8 +79,8 @@ def encode_request(
             voter_id=voter.node_id,
             topics=[begin.TopicData(topic_name=METADATA_TOPIC, partitions=[begun])],
             leader_endpoints=[
-                begin.LeaderEndpoint(name=one.name, host=one.host, port=one.port)
-                for one in endpoints
+                begin.LeaderEndpoint(name=endpoint.name, host=endpoint.host, port=endpoint.port)
+                for endpoint in endpoints
             ],
         )
     ended = end.PartitionData(
@@ -95,13 +95,14 @@ def encode_request(
         cluster_id=cluster_id,
         topics=[end.TopicData(topic_name=METADATA_TOPIC, partitions=[ended])],
         leader_endpoints=[
-            end.LeaderEndpoint(name=one.name, host=one.host, port=one.port) for one in endpoints
+            end.LeaderEndpoint(name=endpoint.name, host=endpoint.host, port=endpoint.port)
+            for endpoint in endpoints
         ],
     )
 
 
 def decode_vote(request: vote.VoteRequest) -> VoteRequest:
-    asked: vote.PartitionData = _only(request.topics)
+    asked: vote.PartitionData = _single_partition(request.topics)
     return VoteRequest(
         epoch=asked.replica_epoch,
         candidate_id=asked.replica_id,
@@ -113,13 +114,13 @@ def decode_vote(request: vote.VoteRequest) -> VoteRequest:
 
 
 def decode_begin_epoch(request: begin.BeginQuorumEpochRequest) -> BeginEpochRequest:
-    begun: begin.PartitionData = _only(request.topics)
+    begun: begin.PartitionData = _single_partition(request.topics)
     return BeginEpochRequest(epoch=begun.leader_epoch, leader_id=begun.leader_id)
 
 
 def decode_end_epoch(request: end.EndQuorumEpochRequest) -> EndEpochRequest:
-    ended: end.PartitionData = _only(request.topics)
-    successors = [one.candidate_id for one in ended.preferred_candidates]
+    ended: end.PartitionData = _single_partition(request.topics)
+    successors = [candidate.candidate_id for candidate in ended.preferred_candidates]
     return EndEpochRequest(
         epoch=ended.leader_epoch,
         leader_id=ended.leader_id,
@@ -128,7 +129,7 @@ def decode_end_epoch(request: end.EndQuorumEpochRequest) -> EndEpochRequest:
 
 
 def encode_response(response: Response, leader: Address | None) -> Message:
-    """What the core answers; `leader` is where the leader that it names is reached."""
+    """A response of the core; `leader` is the address of the leader that it names."""
     if isinstance(response, VoteResponse):
         voted = vote.VoteResponsePartitionData(
             error_code=response.error,
@@ -169,22 +170,26 @@ def _endpoint(kind: type[Data], node_id: int, address: Address | None) -> list[D
 
 
 def decode_response(response: Any) -> tuple[Response, Addresses]:
-    """What a voter answered, and where it says nodes are; KafkaError if it refused to read it."""
+    """The response of a voter, and addresses in it; KafkaError if it refused the request."""
     if response.error_code:
         raise KafkaError(error_code(response.error_code), "another controller refused a request")
-    one = _only(response.topics, ErrorCode.UNKNOWN_SERVER_ERROR)
-    error, epoch, leader = error_code(one.error_code), one.leader_epoch, one.leader_id
+    partition = _single_partition(response.topics, ErrorCode.UNKNOWN_SERVER_ERROR)
+    error, epoch, leader = (
+        error_code(partition.error_code),
+        partition.leader_epoch,
+        partition.leader_id,
+    )
     addresses = addresses_in(response.node_endpoints)
     if isinstance(response, vote.VoteResponse):
-        return VoteResponse(epoch, leader, one.vote_granted, error), addresses
+        return VoteResponse(epoch, leader, partition.vote_granted, error), addresses
     if isinstance(response, begin.BeginQuorumEpochResponse):
         return BeginEpochResponse(epoch, leader, error), addresses
     return EndEpochResponse(epoch, leader, error), addresses
 
 
 def addresses_in(endpoints: Iterable[Any]) -> Addresses:
-    """Where nodes are, as responses tell it."""
-    return {one.node_id: Address(one.host, one.port) for one in endpoints}
+    """The addresses of nodes by id, from the endpoints in a response."""
+    return {endpoint.node_id: Address(endpoint.host, endpoint.port) for endpoint in endpoints}
 
 
 # -- fetches
@@ -193,7 +198,7 @@ def addresses_in(endpoints: Iterable[Any]) -> Addresses:
 def encode_fetch(
     request: FetchRequest, cluster_id: str | None, max_wait_ms: int, max_bytes: int
 ) -> fetch.FetchRequest:
-    wanted = fetch.FetchPartition(
+    partition = fetch.FetchPartition(
         partition=_PARTITION,
         current_leader_epoch=request.epoch,
         fetch_offset=request.offset,
@@ -209,22 +214,22 @@ def encode_fetch(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
-        topics=[fetch.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[wanted])],
+        topics=[fetch.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
     )
 
 
 def decode_fetch(request: fetch.FetchRequest) -> tuple[FetchRequest, int]:
-    """The fetch, and how many bytes of records it takes at most."""
-    wanted: fetch.FetchPartition = _only(request.topics)
+    """The fetch, and the limit on the bytes of records in its response."""
+    partition: fetch.FetchPartition = _single_partition(request.topics)
     replica_id = request.replica_state.replica_id
     return FetchRequest(
         replica_id=replica_id if replica_id >= 0 else request.replica_id,
-        directory_id=wanted.replica_directory_id,
-        epoch=wanted.current_leader_epoch,
-        offset=wanted.fetch_offset,
-        last_epoch=wanted.last_fetched_epoch,
-        high_watermark=wanted.high_watermark,
-    ), min(request.max_bytes, wanted.partition_max_bytes)
+        directory_id=partition.replica_directory_id,
+        epoch=partition.current_leader_epoch,
+        offset=partition.fetch_offset,
+        last_epoch=partition.last_fetched_epoch,
+        high_watermark=partition.high_watermark,
+    ), min(request.max_bytes, partition.partition_max_bytes)
 
 
 def encode_fetched(
@@ -260,17 +265,19 @@ def encode_fetched(
 
 
 def decode_fetched(response: fetch.FetchResponse) -> tuple[FetchResponse, Buffer, Addresses]:
-    """What the leader answered, the records that came along, and where it says nodes are."""
+    """The response of the leader, the records in it, and addresses in it."""
     if response.error_code:
         raise KafkaError(error_code(response.error_code), "another controller refused a fetch")
-    one: fetch.PartitionData = _only(response.responses, ErrorCode.UNKNOWN_SERVER_ERROR)
-    diverging, snapshot = one.diverging_epoch, one.snapshot_id
+    partition: fetch.PartitionData = _single_partition(
+        response.responses, ErrorCode.UNKNOWN_SERVER_ERROR
+    )
+    diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
     decoded = FetchResponse(
-        epoch=one.current_leader.leader_epoch,
-        leader_id=one.current_leader.leader_id,
-        error=error_code(one.error_code),
-        high_watermark=one.high_watermark,
-        log_start_offset=one.log_start_offset,
+        epoch=partition.current_leader.leader_epoch,
+        leader_id=partition.current_leader.leader_id,
+        error=error_code(partition.error_code),
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log_start_offset,
         diverging=None
         if diverging.end_offset < 0
         else OffsetAndEpoch(diverging.end_offset, diverging.epoch),
@@ -278,7 +285,7 @@ def decode_fetched(response: fetch.FetchResponse) -> tuple[FetchResponse, Buffer
         if snapshot.end_offset < 0
         else OffsetAndEpoch(snapshot.end_offset, snapshot.epoch),
     )
-    return decoded, one.records or b"", addresses_in(response.node_endpoints)
+    return decoded, partition.records or b"", addresses_in(response.node_endpoints)
 
 
 def encode_snapshot_fetch(
@@ -290,7 +297,7 @@ def encode_snapshot_fetch(
     cluster_id: str | None,
     max_bytes: int,
 ) -> fetch_snapshot.FetchSnapshotRequest:
-    wanted = fetch_snapshot.PartitionSnapshot(
+    partition = fetch_snapshot.PartitionSnapshot(
         partition=_PARTITION,
         current_leader_epoch=epoch,
         snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot.offset, epoch=snapshot.epoch),
@@ -300,24 +307,24 @@ def encode_snapshot_fetch(
         cluster_id=cluster_id,
         replica_id=replica_id,
         max_bytes=max_bytes,
-        topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=[wanted])],
+        topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
     )
 
 
 def decode_snapshot_fetch(
     request: fetch_snapshot.FetchSnapshotRequest,
 ) -> fetch_snapshot.PartitionSnapshot:
-    wanted: fetch_snapshot.PartitionSnapshot = _only(request.topics)
-    return wanted
+    partition: fetch_snapshot.PartitionSnapshot = _single_partition(request.topics)
+    return partition
 
 
 def decode_snapshot_piece(
     response: fetch_snapshot.FetchSnapshotResponse,
 ) -> fetch_snapshot.FetchSnapshotResponsePartitionSnapshot:
-    """The piece of a snapshot that came; KafkaError if none did."""
+    """The piece of a snapshot in a response; KafkaError if it was refused."""
     if response.error_code:
         raise KafkaError(error_code(response.error_code), "a snapshot was refused")
-    piece: fetch_snapshot.FetchSnapshotResponsePartitionSnapshot = _only(
+    piece: fetch_snapshot.FetchSnapshotResponsePartitionSnapshot = _single_partition(
         response.topics, ErrorCode.UNKNOWN_SERVER_ERROR
     )
     if piece.error_code:
@@ -335,8 +342,10 @@ def voters_record(voters: Voters) -> quorum_records.VotersRecord:
                 voter_id=voter.node_id,
                 voter_directory_id=voter.directory_id,
                 endpoints=[
-                    quorum_records.Endpoint(name=one.name, host=one.host, port=one.port)
-                    for one in voter.endpoints
+                    quorum_records.Endpoint(
+                        name=endpoint.name, host=endpoint.host, port=endpoint.port
+                    )
+                    for endpoint in voter.endpoints
                 ],
                 k_raft_version_feature=quorum_records.KRaftVersionFeature(max_supported_version=1),
             )
@@ -350,17 +359,22 @@ def voters_in(record: quorum_records.VotersRecord) -> Voters:
         Voter(
             voter.voter_id,
             voter.voter_directory_id,
-            tuple(Endpoint(one.name, one.host, one.port) for one in voter.endpoints),
+            tuple(
+                VoterEndpoint(endpoint.name, endpoint.host, endpoint.port)
+                for endpoint in voter.endpoints
+            ),
         )
         for voter in record.voters
     )
 
 
 def leader_change(leader_id: int, leadership: Leadership) -> quorum_records.LeaderChangeMessage:
-    """At version 0: Kafka's readers, `kafka-dump-log` among them, take every one for that."""
+    """The control record of a new leader, at the version that `kafka-dump-log` expects: 0."""
     return quorum_records.LeaderChangeMessage(
         version=0,
         leader_id=leader_id,
-        voters=[quorum_records.Voter(voter_id=one) for one in leadership.voters],
-        granting_voters=[quorum_records.Voter(voter_id=one) for one in leadership.granting_voters],
+        voters=[quorum_records.Voter(voter_id=voter_id) for voter_id in leadership.voters],
+        granting_voters=[
+            quorum_records.Voter(voter_id=voter_id) for voter_id in leadership.granting_voters
+        ],
     )

@@ -1,4 +1,4 @@
-"""fsync off the event loop, one at a time for each log, shared by all who wait for it."""
+"""fsync off the event loop: one at a time for each log, shared by all waiting appends."""
 
 import asyncio
 import logging
@@ -11,8 +11,8 @@ from headrace.storage.log import Log
 logger = logging.getLogger(__name__)
 
 
-class Flusher:
-    """Group commit: appends that come during an fsync share the next one."""
+class FlushQueue:
+    """Group commit: appends that come during an fsync share the next fsync."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

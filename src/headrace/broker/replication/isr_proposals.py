@@ -1,8 +1,8 @@
-"""Who is in sync, as this broker's leaders see it: changes are proposed to the controller.
+"""Proposals of ISR changes to the controller, for the partitions that this broker leads.
 
-One request is in flight at a time, with all that is due. While it is unknown whether the controller
-took a proposal, the proposal stays in flight in its partition, and is sent again: a second one of
-the same partition epoch changes nothing.
+One request is in flight at a time, with all proposals that are due. While it is unknown whether the
+controller accepted a proposal, it stays in flight in its partition, and is sent again: a second
+proposal of the same partition epoch changes nothing.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from headrace.broker.cluster.channels import ControllerLink
+from headrace.broker.cluster.channels import ControllerChannel
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock, SteadyClock
@@ -25,7 +25,7 @@ from headrace.protocol.messages.alter_partition import (
     PartitionData,
     TopicData,
 )
-from headrace.replication.leader import Proposal
+from headrace.replication.leader import IsrProposal
 from headrace.tasks import TaskScope
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _BACKOFF_SECONDS = 0.1
 _PROPOSALS_MAX = 2000
 _PARTITIONS_PER_TURN = 256
 _REPORTED_MAX = 10
-# What these say is that the metadata log has news of the partition, which come by themselves.
+# After these a proposal stays in flight, until the metadata log has news of the partition.
 _SUPERSEDED = (
     ErrorCode.INVALID_UPDATE_VERSION,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -48,17 +48,17 @@ _SUPERSEDED = (
 )
 
 
-class IsrKeeper:
-    """Proposes for the partitions this broker leads. Used on the event loop's thread only.
+class IsrProposer:
+    """Proposes ISR changes for the partitions led here. Used on the event loop's thread only.
 
-    Bounded: what waits is at most one entry for each partition of this broker.
+    Bounded: at most one entry waits for each partition of this broker.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
         store: MetadataStore,
-        controllers: ControllerLink,
+        controllers: ControllerChannel,
         clock: Clock,
     ) -> None:
         self._node_id = config.node_id
@@ -77,13 +77,13 @@ class IsrKeeper:
     def start(
         self, partitions: Callable[[], Iterable[Partition]], broker_epoch: Callable[[], int]
     ) -> None:
-        """Begin to look after `partitions()`, in the name of this broker's present epoch."""
+        """Begin to propose changes for `partitions()`, under the present broker epoch."""
         self._partitions = partitions
         self._broker_epoch = broker_epoch
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Propose nothing more; what is in flight may or may not be taken."""
+        """Send no more proposals; those in flight may or may not be accepted."""
         await self._tasks.close()
 
     def now_ms(self) -> int:
@@ -91,11 +91,10 @@ class IsrKeeper:
         return self._clock.now_ms()
 
     def may_join(self, partition: Partition, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may enter an ISR: alive, with room on its disk, and not one that stops
-        or has a successor.
+        """Whether a broker may enter an ISR: active, with disk space, and in its current epoch.
 
-        Without room it may follow a leader that has none either: no records come, and those that
-        are there can be read only when enough replicas are in sync.
+        Without disk space it may follow a leader that has none either: no records come, and those
+        that are there can be read only when enough replicas are in sync.
         """
         image = self._store.image
         broker = image.brokers.get(broker_id)
@@ -106,13 +105,13 @@ class IsrKeeper:
         without_room = image.replicas_without_room(partition.image)
         return broker_id not in without_room or self._node_id in without_room
 
-    def can_grow(self, partition: Partition) -> None:
-        """Propose for a partition soon."""
+    def propose_soon(self, partition: Partition) -> None:
+        """Propose an ISR for a partition soon."""
         self._due[partition] = None
         self._wake.set()
 
     def brokers_changed(self) -> None:
-        """Look at every partition again: nobody waits for a follower that is gone."""
+        """Check every partition again: a follower that is gone must not be waited for."""
         self._check_all = True
         self._wake.set()
 
@@ -129,7 +128,7 @@ class IsrKeeper:
             if self._check_all:
                 self._check_all = False
                 next_check = loop.time() + self._interval_s
-                await self._look_at_all()
+                await self._mark_all_due()
             proposals = self._collect()
             if proposals and not await self._propose(proposals):
                 await asyncio.sleep(_BACKOFF_SECONDS)
@@ -138,23 +137,23 @@ class IsrKeeper:
 
     @property
     def _interval_s(self) -> float:
-        """How often to look: soon, while a broker has no room, as nobody should wait for it."""
+        """The time between checks: short while a broker lacks space, as appends wait for it."""
         interval_s = self._lag_time_max_ms / 1000 / _CHECKS_PER_LAG_TIME
         if self._store.image.brokers_without_room():
             interval_s = min(interval_s, _WITHOUT_ROOM_SECONDS)
         return interval_s
 
-    async def _look_at_all(self) -> None:
+    async def _mark_all_due(self) -> None:
         for number, partition in enumerate(self._partitions()):
             if partition.is_leader and len(partition.replicas) > 1:
                 self._due[partition] = None
             if number % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
                 await asyncio.sleep(0)
 
-    def _collect(self) -> dict[Partition, Proposal]:
+    def _collect(self) -> dict[Partition, IsrProposal]:
         """The proposals that are due: new ones, and those whose answer never came."""
         now_ms, epoch = self.now_ms(), self._broker_epoch()
-        proposals: dict[Partition, Proposal] = {}
+        proposals: dict[Partition, IsrProposal] = {}
         due, self._due = self._due, {}
         for partition in due:
             leadership = partition.leadership
@@ -173,8 +172,8 @@ class IsrKeeper:
                 proposals[partition] = proposal
         return proposals
 
-    async def _propose(self, proposals: dict[Partition, Proposal]) -> bool:
-        """Ask the controller; whether all went well."""
+    async def _propose(self, proposals: dict[Partition, IsrProposal]) -> bool:
+        """Send proposals to the controller; whether all were accepted."""
         try:
             response: AlterPartitionResponse = await self._controllers.ask(
                 self._request(proposals), _ASK_SECONDS
@@ -183,13 +182,13 @@ class IsrKeeper:
             logger.warning("in-sync replicas cannot be changed: %s", error)
             response = AlterPartitionResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
         if response.error_code:
-            # Nobody knows what came of it.
+            # It is not known whether they were accepted.
             self._due.update(dict.fromkeys(proposals))
             return False
         answers = {
-            (topic.topic_id, one.partition_index): one
+            (topic.topic_id, answered.partition_index): answered
             for topic in response.topics
-            for one in topic.partitions
+            for answered in topic.partitions
         }
         refused: Counter[str] = Counter()
         for partition, proposal in proposals.items():
@@ -197,13 +196,13 @@ class IsrKeeper:
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             if answer is not None:
                 code = error_code(answer.error_code)
-                self._take(partition, proposal, code, answer)
+                self._apply_answer(partition, proposal, code, answer)
             if code:
                 refused[code.name] += 1
         _report(proposals, refused)
         return not refused
 
-    def _request(self, proposals: dict[Partition, Proposal]) -> AlterPartitionRequest:
+    def _request(self, proposals: dict[Partition, IsrProposal]) -> AlterPartitionRequest:
         topics: dict[bytes, TopicData] = {}
         for partition, proposal in proposals.items():
             topic_id = partition.log.topic_id or b""
@@ -227,16 +226,16 @@ class IsrKeeper:
             topics=list(topics.values()),
         )
 
-    def _take(
+    def _apply_answer(
         self,
         partition: Partition,
-        proposal: Proposal,
+        proposal: IsrProposal,
         code: ErrorCode,
         answer: AlterPartitionResponsePartitionData,
     ) -> None:
         leadership = partition.leadership
         if leadership is None or leadership.leader_epoch != proposal.leader_epoch:
-            return  # It is over; the next leader knows who is in sync from the metadata log.
+            return  # The leadership is over; the next leader has the ISR from the metadata log.
         if code in _SUPERSEDED:
             self._due[partition] = None
         elif code:
@@ -245,7 +244,7 @@ class IsrKeeper:
             partition.isr_changed(leadership.answered(answer.isr, answer.partition_epoch))
 
 
-def _report(proposals: dict[Partition, Proposal], refused: Counter[str]) -> None:
+def _report(proposals: dict[Partition, IsrProposal], refused: Counter[str]) -> None:
     if refused:
         logger.info("%d changes of in-sync replicas were refused: %s", refused.total(), refused)
     elif len(proposals) > _REPORTED_MAX:

@@ -1,4 +1,4 @@
-"""Replicas whose log is lost or on a full disk: the controller is told, so that others lead."""
+"""Reports to the controller of replicas whose log is lost or on a full disk."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,7 +13,7 @@ from headrace.protocol.messages.assign_replicas_to_dirs import (
     PartitionData,
     TopicData,
 )
-from headrace.tasks import Duty
+from headrace.tasks import PeriodicTask
 from headrace.types import TopicPartition
 
 _CHECK_SECONDS = 1.0
@@ -21,19 +21,19 @@ _ASK_SECONDS = 5.0
 _REPLICAS_MAX = 1000
 
 
-class LostReplicas:
-    """Tells the controller, again and again until the metadata says so too.
+class OfflineReplicaReporter:
+    """Reports lost replicas to the controller until the metadata has them, so that others lead.
 
-    Replicas that were begun anew and have caught up are told as found, so that they may be in sync
-    again. This broker stays fenced until the losses that its start found are told. Of a broker with
-    several data directories it is told which replicas are in one that is full, and where they are
-    when they have moved.
+    Replicas that were created again and have caught up are reported as found, so that they may be
+    in sync again. This broker stays fenced until the losses that its start found are reported. A
+    broker with several data directories also reports which replicas are in a full directory, and
+    the directory of replicas that have moved.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._told: set[tuple[bytes, int]] = set()
-        self._duty = Duty("telling of lost replicas", _CHECK_SECONDS, self._tell)
+        self._reported: set[tuple[bytes, int]] = set()
+        self._duty = PeriodicTask("reporting lost replicas", _CHECK_SECONDS, self._report)
 
     def start(self) -> None:
         self._duty.start()
@@ -41,21 +41,21 @@ class LostReplicas:
     def stop(self) -> None:
         self._duty.stop()
 
-    def are_told(self) -> bool:
+    def all_reported(self) -> bool:
         """Whether the controller knows of every log that this broker's start found lost."""
         return self._node.replicas.is_applied and all(
-            place in self._told for place in self._untold()
+            replica in self._reported for replica in self._unreported()
         )
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         node = self._node
         broker = node.store.image.brokers.get(node.node_id)
         if broker is None or not node.replicas.is_applied:
             return  # It is not registered yet.
-        changes = [(LOST_DIRECTORY, *place) for place in self._untold()]
-        changes += self._found()
-        changes += self._placed()
-        # What is more is for the next time.
+        changes = [(LOST_DIRECTORY, *replica) for replica in self._unreported()]
+        changes += self._rebuilt()
+        changes += self._relocated()
+        # The rest is for the next time.
         del changes[_REPLICAS_MAX:]
         if not changes:
             return
@@ -66,40 +66,42 @@ class LostReplicas:
         code = error_code(response.error_code)
         if code is not ErrorCode.NONE:
             raise KafkaError(code, "the controller did not take note")
-        self._told.update(
+        self._reported.update(
             (topic_id, index)
             for directory_id, topic_id, index in changes
             if directory_id == LOST_DIRECTORY
         )
 
-    def _untold(self) -> Iterator[tuple[bytes, int]]:
+    def _unreported(self) -> Iterator[tuple[bytes, int]]:
         for name in self._node.replicas.offline_partitions():
-            place = self._place(name, is_lost=False)
-            if place is not None:
-                yield place
+            replica = self._replica_in_metadata(name, is_lost=False)
+            if replica is not None:
+                yield replica
 
-    def _found(self) -> Iterator[tuple[bytes, bytes, int]]:
+    def _rebuilt(self) -> Iterator[tuple[bytes, bytes, int]]:
         for name, directory_id in self._node.replicas.rebuilt_partitions():
-            place = self._place(name, is_lost=True)
-            if place is not None:
-                yield (directory_id, *place)
+            replica = self._replica_in_metadata(name, is_lost=True)
+            if replica is not None:
+                yield (directory_id, *replica)
 
-    def _placed(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Replicas of which the metadata should know the directory, and does not."""
+    def _relocated(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """The replicas whose directory the metadata should have, and does not."""
         node = self._node
         if node.store.image.metadata_version < CORDONED_DIRECTORIES_SINCE:
             return
         for name, directory_id, is_full in node.replicas.placed_partitions():
-            place = self._place(name, is_lost=False)
-            if place is None:
+            replica = self._replica_in_metadata(name, is_lost=False)
+            if replica is None:
                 continue
-            topic = node.store.image.topics_by_id[place[0]]
+            topic = node.store.image.topics_by_id[replica[0]]
             known = topic.partitions[name.partition].directory_of(node.node_id)
             if known != directory_id and (is_full or known != UNASSIGNED_DIRECTORY):
-                yield (directory_id, *place)
+                yield (directory_id, *replica)
 
-    def _place(self, name: TopicPartition, *, is_lost: bool) -> tuple[bytes, int] | None:
-        """The topic's id and the partition's index, if the metadata has the replica so."""
+    def _replica_in_metadata(
+        self, name: TopicPartition, *, is_lost: bool
+    ) -> tuple[bytes, int] | None:
+        """The topic id and the index of a replica, if it `is_lost` or not in the metadata."""
         topic = self._node.store.image.topics.get(name.topic)
         if topic is None or name.partition >= len(topic.partitions):
             return None
@@ -119,7 +121,9 @@ def _directories(changes: Iterable[tuple[bytes, bytes, int]]) -> list[DirectoryD
     return [
         DirectoryData(
             id=directory_id,
-            topics=[TopicData(topic_id=one, partitions=found) for one, found in topics.items()],
+            topics=[
+                TopicData(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()
+            ],
         )
         for directory_id, topics in places.items()
     ]

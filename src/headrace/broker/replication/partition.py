@@ -1,9 +1,9 @@
-"""A partition of which this broker holds a replica: its log, its role, and who waits for what.
+"""A partition of which this broker holds a replica: its log, its role, and requests that wait.
 
-As leader it appends what producers send; a record is committed once the replicas that count have
+As leader it appends the batches of producers; a record is committed once the replicas in sync have
 it, and the leader's own copy is as durable as the topic asks for: in the page cache, or with
-`flush.messages` flushed. As follower it takes what the leader has, and learns from it what is
-committed.
+`flush.messages` flushed. As follower it appends the batches of the leader, and takes over its high
+watermark.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.elections import RECOVERING
@@ -27,7 +27,7 @@ from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.record_scan import scan_batch
 from headrace.protocol.records import BatchHeader
 from headrace.replication.leader import HighWatermark, LeaderState
-from headrace.storage.log import Appended, Log
+from headrace.storage.log import AppendResult, Log
 from headrace.types import Buffer, TopicPartition
 
 _CODECS = {
@@ -37,12 +37,12 @@ _CODECS = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
-# Of more records than these it is only said that they are refused, to keep answers small.
+# The refused records of a batch that get a reason of their own, to keep responses small.
 _REASONS_MAX = 100
 
 
 def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchHeader, memoryview]:
-    """The one batch of a produce request as it is to be stored."""
+    """Check the batch of a produce request, and return it as it is to be stored."""
     headers = batches.validate(records, config.max_message_bytes)
     header = headers[0]
     if len(headers) != 1:
@@ -62,9 +62,9 @@ def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchH
 
 
 class RecordsRefused(KafkaError):
-    """Some records of a batch are not what their topic takes, so the batch is refused (KIP-467).
+    """Some records of a batch break rules of their topic, so the batch is refused (KIP-467).
 
-    `records` says why of each of them, by its place in the batch; None for some of very many.
+    `records` has the reason of each by its index in the batch; None for some of very many.
     """
 
     def __init__(self, code: ErrorCode, detail: str, records: Mapping[int, str | None]) -> None:
@@ -72,31 +72,31 @@ class RecordsRefused(KafkaError):
         self.records = records
 
 
-class _Bounds(NamedTuple):
-    """The times that a record may have, both included."""
+class _TimestampBounds(NamedTuple):
+    """The first and the last timestamp that a record may have."""
 
     oldest: int
     newest: int
 
 
-def _timestamp_bounds(config: TopicConfig, now_ms: int) -> _Bounds | None:
+def _timestamp_bounds(config: TopicConfig, now_ms: int) -> _TimestampBounds | None:
     if config.message_timestamp_type != "CreateTime":
         return None
-    return _Bounds(
+    return _TimestampBounds(
         now_ms - config.message_timestamp_before_max_ms,
         now_ms + config.message_timestamp_after_max_ms,
     )
 
 
-def _may_be_out_of(bounds: _Bounds | None, header: BatchHeader) -> bool:
-    """Whether the records have to be looked at; a header says only which timestamp is greatest."""
+def _may_be_out_of(bounds: _TimestampBounds | None, header: BatchHeader) -> bool:
+    """Whether each record must be checked: a header has only the greatest timestamp."""
     return bounds is not None and (header.max_timestamp > bounds.newest or bounds.oldest > 0)
 
 
 def _check_each_record(
-    data: memoryview, header: BatchHeader, config: TopicConfig, bounds: _Bounds | None
+    data: memoryview, header: BatchHeader, config: TopicConfig, bounds: _TimestampBounds | None
 ) -> None:
-    """Refuse records without a key in a compacted topic, which is a table, and wrong times."""
+    """Refuse records without a key in a compacted topic, and timestamps out of bounds."""
     scan = scan_batch(data, header, 0, batches.EXPANDED_BYTES_MAX)
     keyless: set[int] = set()
     if "compact" in config.cleanup_policy and scan.keys.nulls:
@@ -124,12 +124,12 @@ def _check_each_record(
 
 
 def _level(config: TopicConfig, codec: Compression) -> int | None:
-    """The level a topic wants of its codec, None for the codec's default."""
+    """The compression level that a topic sets; None for the default of the codec."""
     match codec:
         case Compression.GZIP:
             level, default = config.compression_gzip_level, -1
         case Compression.LZ4:
-            # Kafka too takes its fast LZ4 for the default level, and the slow one for all others.
+            # As in Kafka: the fast LZ4 for the default level, the slow LZ4 for all others.
             level, default = config.compression_lz4_level, 9
         case Compression.ZSTD:
             level, default = config.compression_zstd_level, 3
@@ -139,7 +139,10 @@ def _level(config: TopicConfig, codec: Compression) -> int | None:
 
 
 def _refusal(
-    header: BatchHeader, keyless: set[int], mistimed: dict[int, int], bounds: _Bounds | None
+    header: BatchHeader,
+    keyless: set[int],
+    mistimed: dict[int, int],
+    bounds: _TimestampBounds | None,
 ) -> RecordsRefused:
     records: dict[int, str | None] = {}
     for index in sorted(keyless | mistimed.keys()):
@@ -166,10 +169,10 @@ def _refusal(
 def _recompress(
     records: memoryview, header: BatchHeader, codec: Compression, config: TopicConfig
 ) -> tuple[BatchHeader, memoryview]:
-    """The batch under the topic's own codec, held to the same limits as what came."""
+    """The batch under the codec of the topic, within the same limits as a produced batch."""
     size, bytes_max = 0, config.max_message_bytes
     if codec is Compression.NONE:
-        # Known before the copy is made: what little came may expand to a great deal.
+        # Known before the copy is made: a small batch may expand to a great deal.
         size = batches.HEADER_SIZE + len(batches.record_bytes(records, header))
     if size <= bytes_max:
         data = memoryview(batches.recompress(records, header, codec, level=_level(config, codec)))
@@ -181,7 +184,7 @@ def _recompress(
             f" and the limit is {bytes_max}",
         )
     header = batches.read_header(data)
-    # A CRC says that these are the producer's bytes; now they are ours, and must be records.
+    # The CRC of the producer no longer covers these bytes, so its records are checked.
     batches.check_records(data, header)
     return header, data
 
@@ -192,7 +195,7 @@ _NO_REPLICAS = PartitionImage((), (), NO_LEADER, leader_epoch=-1, partition_epoc
 
 
 class IsrListener(Protocol):
-    """Who proposes changes of the in-sync replicas: `broker.isr.IsrKeeper`."""
+    """The proposer of ISR changes: `broker.replication.isr_proposals.IsrProposer`."""
 
     def now_ms(self) -> int:
         """The time that followers are measured with, which never jumps."""
@@ -200,27 +203,27 @@ class IsrListener(Protocol):
     def may_join(self, partition: "Partition", broker_id: int, broker_epoch: int) -> bool:
         """Whether a broker may enter the ISR of a partition."""
 
-    def can_grow(self, partition: "Partition") -> None:
-        """A follower of a partition has come so far that it can be proposed."""
+    def propose_soon(self, partition: "Partition") -> None:
+        """Propose an ISR soon: a follower of the partition has come far enough."""
 
 
 class FetchListener(Protocol):
-    """Where fetches wait for records: `broker.fetch_purgatory.FetchPurgatory`."""
+    """The fetches that wait for records: `broker.fetch_purgatory.FetchPurgatory`."""
 
     def appended(self, partition: "Partition", byte_count: int) -> None:
-        """So many bytes were written by a leader."""
+        """Count bytes that the leader appended."""
 
     def committed(self, partition: "Partition", byte_count: int) -> None:
-        """So many bytes became committed."""
+        """Count bytes that were committed."""
 
     def log_start_moved(self, partition: "Partition") -> None:
-        """The log begins elsewhere."""
+        """Note that the log start offset has moved."""
 
     def changed(self, partition: "Partition") -> None:
-        """Whoever reads is to look again now: a role ended, or a disk failed."""
+        """Wake all fetches of a partition: its role ended, or its disk failed."""
 
 
-class _Waiter(NamedTuple):
+class _AckWaiter(NamedTuple):
     offset: int
     future: asyncio.Future[None]
 
@@ -229,10 +232,10 @@ _WAITS_FOR = attrgetter("offset")
 
 
 class Partition:
-    """Used on the event loop's thread only. It has no role until `lead` or `follow` is called.
+    """A replica of a partition on this broker. Used on the event loop's thread only.
 
-    Its high watermark is `replication.leader.HighWatermark`: the leadership advances it, or what
-    the leader that is followed says.
+    It has no role until `lead` or `follow` is called. Its high watermark, a
+    `replication.leader.HighWatermark`, is advanced by its leadership or by the leader it follows.
     """
 
     def __init__(
@@ -240,7 +243,7 @@ class Partition:
         name: TopicPartition,
         log: Log,
         config: TopicConfig,
-        flusher: Flusher,
+        flusher: FlushQueue,
         high_watermark: int = 0,
         *,
         isr: IsrListener | None = None,
@@ -258,18 +261,20 @@ class Partition:
         self._image = _NO_REPLICAS
         self._isr_listener = isr
         self._flusher = flusher
-        self._flush_wanted = False
+        self._flush_pending = False
         self._on_own_flush: Callable[[int], None] = partial(self._on_flushed, log, -1)
         self._uncommitted_bytes = 0
-        # What the leader that is followed said last; -1 if it has not been heard of.
+        # The high watermark in the last response of the leader; -1 before the first.
         self._leader_high_watermark = -1
         # Since an unclean election, until the log agrees with a leader's again.
         self._after_unclean_election = False
         # Why nothing is fetched and what to do, if the leader lacks committed records.
         self.diverged: str | None = None
-        self._commit_waiters: deque[_Waiter] = deque()
-        self._flush_waiters: deque[_Waiter] = deque()
-        self._deletion_waiters: deque[_Waiter] = deque()
+        self._commit_waiters: deque[_AckWaiter] = deque()
+        self._flush_waiters: deque[_AckWaiter] = deque()
+        self._deletion_waiters: deque[_AckWaiter] = deque()
+        # As leader: from which offset on each follower was given records last.
+        self.served_offsets: dict[int, int] = {}
         # Set by itself while fetches wait for this partition.
         self.waiting_fetches: FetchListener | None = None
 
@@ -294,7 +299,7 @@ class Partition:
 
     @property
     def partition_epoch(self) -> int:
-        """Grows with every change of the partition in the metadata log."""
+        """The partition epoch, which grows with every change in the metadata log."""
         if self.leadership is None:
             return self._image.partition_epoch
         return self.leadership.partition_epoch
@@ -306,16 +311,16 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where those stop who read only what is committed, and of transactions only the decided.
+        """The end offset for READ_COMMITTED consumers: below it all transactions have ended.
 
-        It is the high watermark unless a transaction keeps it back.
+        It is the high watermark unless an open transaction keeps it back.
         """
         return self.log.last_stable_offset(self.high_watermark)
 
     # Roles.
 
     def lead(self, image: PartitionImage, now_ms: int) -> None:
-        """Begin to lead in the epoch of `image`; KafkaError if the log cannot note that.
+        """Begin to lead in the epoch of `image`; KafkaError if the log cannot record it.
 
         The high watermark begins where this replica knew it to be.
         """
@@ -328,7 +333,7 @@ class Partition:
         self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
         end_offset = self.log.log_end_offset
         self._on_own_flush = partial(self._on_flushed, self.log, image.leader_epoch)
-        self._flush_wanted = self.log.flush_due(now_ms)
+        self._flush_pending = self.log.flush_due(now_ms)
         self.leadership = LeaderState(
             node_id=image.leader,
             replicas=image.replicas,
@@ -336,20 +341,20 @@ class Partition:
             leader_epoch=image.leader_epoch,
             partition_epoch=image.partition_epoch,
             log_end_offset=end_offset,
-            persisted_offset=self.high_watermark if self._flush_wanted else end_offset,
+            persisted_offset=self.high_watermark if self._flush_pending else end_offset,
             high_watermark=self._high_watermark,
             now_ms=self._steady_ms(now_ms),
             min_insync_replicas=self.config.min_insync_replicas,
             lost_replicas=image.lost_replicas,
         )
         self.is_leader = True
-        if self._flush_wanted:
+        if self._flush_pending:
             self._flusher.flush(self.log, self._on_own_flush)
         elif self.leadership.persisted(end_offset):
             self._release_committed()
 
     def follow(self, image: PartitionImage) -> None:
-        """Follow the leader of `image`, or wait for one if it has none."""
+        """Follow the leader of `image`, or wait if it has no leader."""
         if self.is_leader or image.leader_epoch != self.leader_epoch:
             self._end_role(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now"))
         self._image = image
@@ -362,7 +367,7 @@ class Partition:
             self._after_unclean_election = True
 
     def update(self, image: PartitionImage) -> None:
-        """Follow a change that left the leadership as it is: of the ISR, of the replicas."""
+        """Apply a change that left the leadership as it is: of the ISR, of the replicas."""
         leadership = self.leadership
         if leadership is None:
             self._image = image
@@ -376,18 +381,19 @@ class Partition:
             leadership.update(image.replicas, image.isr, image.partition_epoch, image.lost_replicas)
         )
         if is_found and self._isr_listener is not None:
-            # It may have fetched all there is, and is not heard of again for a while.
-            self._isr_listener.can_grow(self)
+            # That replica may have fetched everything, and not fetch again for a while.
+            self._isr_listener.propose_soon(self)
 
     def stop(self, error: KafkaError) -> None:
-        """Let everybody who waits go: the partition is deleted, offline, moved or shut down."""
+        """End the role, and fail all waits: the partition is deleted, moved, offline or closed."""
         self._end_role(error)
 
     def _end_role(self, error: KafkaError) -> None:
         self.is_leader = False
         self.leadership = None
-        self._flush_wanted = False
-        self._uncommitted_bytes = 0
+        self.served_offsets.clear()
+        self._flush_pending = False
+        self._uncommitted_bytes = self._bytes_above_high_watermark()
         self._leader_high_watermark = -1
         self.diverged = None
         self._fail_waiters(error)
@@ -401,32 +407,34 @@ class Partition:
         if self.waiting_fetches is not None:
             self.waiting_fetches.changed(self)
 
-    # What a leader does.
+    # As leader.
 
-    def append(self, records: memoryview, now_ms: int) -> Appended:
-        """Check one produced batch and write it; KafkaError says why it was refused."""
+    def append(self, records: memoryview, now_ms: int) -> AppendResult:
+        """Check a produced batch and append it; KafkaError if it is refused."""
         header, data = admit(records, self.config, now_ms)
         return self._append(header, data, now_ms)
 
-    def append_own(self, batch: bytearray, now_ms: int) -> Appended:
-        """Write a batch the broker made itself, for an internal topic."""
+    def append_own(self, batch: bytearray, now_ms: int) -> AppendResult:
+        """Append a batch of the broker itself, for an internal topic."""
         self.check_in_sync()
         return self._append(batches.read_header(batch), memoryview(batch), now_ms)
 
-    def append_marker(self, marker: Marker, now_ms: int, transaction_version: int = 0) -> Appended:
-        """Write what ends a transaction; KafkaError if its producer or coordinator is too old.
+    def append_marker(
+        self, marker: Marker, now_ms: int, transaction_version: int = 0
+    ) -> AppendResult:
+        """Append a transaction marker; KafkaError if its producer or coordinator is fenced.
 
-        Under `transaction_version` 2 a late marker of the transaction before is told apart.
+        Under `transaction_version` 2 a late marker of the transaction before is recognized.
         """
         self.check_in_sync()
         producers = self.log.producers
         producers.check_marker(marker, transaction_version)
-        # Markers that are committed by now are no longer of interest to anybody.
+        # Markers that are committed by now need not be tracked any more.
         producers.transactions.first_unstable(self.high_watermark)
         batch = encode_marker(marker, now_ms)
         return self._append(batches.read_header(batch), memoryview(batch), now_ms)
 
-    def _append(self, header: BatchHeader, data: memoryview, now_ms: int) -> Appended:
+    def _append(self, header: BatchHeader, data: memoryview, now_ms: int) -> AppendResult:
         leadership = self.leadership
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -435,11 +443,11 @@ class Partition:
         if appended.duplicate:
             return appended
         self._uncommitted_bytes += len(data)
-        # Without followers nobody is measured, and to ask for the time takes a while.
+        # Only followers are measured with the steady time, which is slow to read.
         steady_ms = self._steady_ms(now_ms) if leadership.followers else now_ms
         leadership.appended(log.log_end_offset, steady_ms)
-        if self._flush_wanted or log.flush_due(now_ms):
-            self._flush_wanted = True
+        if self._flush_pending or log.flush_due(now_ms):
+            self._flush_pending = True
             self._flusher.flush(log, self._on_own_flush)
         elif leadership.persisted(log.log_end_offset):
             self._release_committed()
@@ -448,7 +456,7 @@ class Partition:
         return appended
 
     def check_in_sync(self) -> None:
-        """Refuse what asks for all replicas when there are fewer than `min.insync.replicas`.
+        """NOT_ENOUGH_REPLICAS if there are fewer in sync than `min.insync.replicas`.
 
         A topic with fewer replicas than that needs all of them.
         """
@@ -460,8 +468,8 @@ class Partition:
                 f" {self.config.min_insync_replicas}",
             )
 
-    def committed(self, last_offset: int) -> asyncio.Future[None] | None:
-        """What to wait for until a record is committed; None if it is already.
+    def when_committed(self, last_offset: int) -> asyncio.Future[None] | None:
+        """A future that ends when a record is committed; None if it is already.
 
         It fails when leadership ends first. With fewer in sync than `min.insync.replicas` it waits
         until there are enough.
@@ -470,17 +478,17 @@ class Partition:
             return None
         return _wait(self._commit_waiters, last_offset)
 
-    def persisted(self, last_offset: int) -> asyncio.Future[None] | None:
-        """What to wait for until the leader's own copy is durable enough (acks=1), if need be."""
+    def when_persisted(self, last_offset: int) -> asyncio.Future[None] | None:
+        """A future that ends when the leader's own copy is durable enough; None if it is."""
         leadership = self.leadership
-        if not self._flush_wanted or leadership is None:
+        if not self._flush_pending or leadership is None:
             return None
         if last_offset < leadership.persisted_offset:
             return None
         return _wait(self._flush_waiters, last_offset)
 
-    def deleted(self, offset: int) -> asyncio.Future[None] | None:
-        """What to wait for until no replica in sync has records below `offset`, if need be."""
+    def when_deleted(self, offset: int) -> asyncio.Future[None] | None:
+        """A future that ends when no replica in sync has records below `offset`; None if so."""
         if self.leadership is None or self.leadership.low_watermark >= offset:
             return None
         return _wait(self._deletion_waiters, offset)
@@ -493,7 +501,7 @@ class Partition:
         now_ms: int,
         log_start_offset: int = -1,
     ) -> None:
-        """Note that a follower has all below `offset`, which is in its leader's log."""
+        """Note that a follower has all records below `offset`, which is within this log."""
         leadership = self.leadership
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -507,12 +515,12 @@ class Partition:
         ):
             self._release_committed()
         if leadership.joining and self._isr_listener is not None and leadership.can_grow():
-            self._isr_listener.can_grow(self)
+            self._isr_listener.propose_soon(self)
         if self._deletion_waiters:
             self._release_deletions(leadership)
 
     def isr_changed(self, has_committed: bool) -> None:
-        """Let go who waited for replicas that count no more, or for records now committed."""
+        """End waits for replicas that left the ISR, and for records committed thereby."""
         if has_committed:
             self._release_committed()
         if self._deletion_waiters and self.leadership is not None:
@@ -535,7 +543,7 @@ class Partition:
         listener = self._isr_listener
         return listener is None or listener.may_join(self, broker_id, broker_epoch)
 
-    # What a follower does.
+    # As follower.
 
     def append_replicated(
         self,
@@ -545,10 +553,10 @@ class Partition:
         leader_log_start_offset: int,
         now_ms: int,
     ) -> asyncio.Future[None] | None:
-        """Take what a leader sent: batches (or none), how far it is committed, where it begins.
+        """Append batches of the leader, or none, and follow its high watermark and log start.
 
-        What is returned is to be awaited before the next fetch, which tells the leader that these
-        records are safe here: the flush that `flush.messages` asks for.
+        The returned future, of the flush that `flush.messages` asks for, is to be awaited before
+        the next fetch, which tells the leader that these records are safe here.
         """
         if self.leadership is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led here")
@@ -558,15 +566,21 @@ class Partition:
             log.producers.transactions.first_unstable(self.high_watermark)
             log.append_replicated(data, headers, now_ms)
             self._uncommitted_bytes += len(data)
-            if log.flush_due(now_ms):
-                flushed = asyncio.get_running_loop().create_future()
-                flushed.add_done_callback(lambda done: done.cancelled() or done.exception())
-                self._flusher.flush(log, partial(_settle, flushed))
+            flushed = self.flush_if_due(now_ms)
         self._leader_high_watermark = leader_high_watermark
         self._after_unclean_election = False
         self.set_high_watermark(leader_high_watermark)
         if leader_log_start_offset > log.log_start_offset:
             self.advance_log_start(min(leader_log_start_offset, log.log_end_offset))
+        return flushed
+
+    def flush_if_due(self, now_ms: int) -> asyncio.Future[None] | None:
+        """Begin the flush that `flush.messages` or `flush.ms` asks for; None if none is due."""
+        if not self.log.flush_due(now_ms):
+            return None
+        flushed = asyncio.get_running_loop().create_future()
+        flushed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._flusher.flush(self.log, partial(_end_flush, flushed))
         return flushed
 
     def set_high_watermark(self, offset: int) -> None:
@@ -576,14 +590,14 @@ class Partition:
 
     @property
     def may_lose_committed(self) -> bool:
-        """Whether records that are committed may be removed, because a leader does not have them.
+        """Whether committed records may be removed, because the leader does not have them.
 
-        An unclean election gave them up, or the topic is one where any election may do so.
+        So it is after an unclean election, and always in a topic that allows such elections.
         """
         return self._after_unclean_election or self.config.unclean_leader_election_enable
 
-    def leader_lacks(self, offset: int) -> None:
-        """Keep the log as it is: the leader has nothing of it from `offset` on."""
+    def mark_diverged(self, offset: int) -> None:
+        """Stop following: the leader lacks the committed records from `offset` on."""
         log = self.log
         self.diverged = (
             f"records from offset {offset} to {self.high_watermark} are committed, and broker"
@@ -595,18 +609,18 @@ class Partition:
         logger.error("%s: %s", self.name, self.diverged)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove what a leader does not have: every batch that reaches `offset` or beyond."""
+        """Remove records that the leader does not have: every batch that reaches `offset`."""
         self.log.truncate_to(offset)
         self._truncated()
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything: what the leader has begins at `offset`."""
+        """Drop all records: the log of the leader begins at `offset`."""
         self.log.truncate_fully_and_start_at(offset)
         self._high_watermark.log_start_moved(offset)
         self._truncated()
 
     def _truncated(self) -> None:
-        self._uncommitted_bytes = 0
+        self._uncommitted_bytes = self._bytes_above_high_watermark()
         end_offset = self.log.log_end_offset
         if lost := self._high_watermark.truncated(end_offset):
             logger.error(
@@ -618,10 +632,10 @@ class Partition:
                 self.leader_epoch,
             )
 
-    # What both do.
+    # In both roles.
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a client that knows another leadership than this one (KIP-320)."""
+        """Refuse a client that knows an older or a newer leader epoch (KIP-320)."""
         if current_leader_epoch in (-1, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
@@ -629,50 +643,68 @@ class Partition:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def advance_log_start(self, offset: int) -> None:
-        """Hide the records below `offset`, and tell who reads."""
+        """Hide the records below `offset`, and notify waiting fetches."""
         self.log.advance_log_start(offset)
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
-        """Follow the log, which begins elsewhere now, and tell who reads."""
+        """Follow a new log start offset, and notify waiting fetches."""
         self._high_watermark.log_start_moved(self.log.log_start_offset)
         if self.waiting_fetches is not None:
             self.waiting_fetches.log_start_moved(self)
 
     def reconfigure(self, config: TopicConfig) -> None:
-        """Follow changed settings from the next append on."""
+        """Apply changed settings from the next append on."""
         self.config = config
         self.log.update_config(config)
-        if self.leadership is not None and self.leadership.require(config.min_insync_replicas):
+        if self.leadership is not None and self.leadership.set_min_insync_replicas(
+            config.min_insync_replicas
+        ):
             self._release_committed()
 
     def replace_log(self, log: Log) -> None:
-        """Go on with a log that has the same records in another data directory."""
+        """Continue with a log that has the same records in another data directory."""
         self.log = log
         self._on_own_flush = partial(self._on_flushed, log, self.leader_epoch)
-        if self._flush_wanted:
+        if self._flush_pending:
             self._flusher.flush(log, self._on_own_flush)
 
     def _on_flushed(self, log: Log, leader_epoch: int, offset: int) -> None:
         leadership = self.leadership
         if leadership is None or leader_epoch != self.leader_epoch or log is not self.log:
-            return  # It was asked for by a leadership that is over, or of a log that was moved.
+            return  # A flush of a leadership that is over, or of a log that was moved.
         if offset < 0:
             self._fail_waiters(
                 KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed to flush")
             )
             return
         if not self._flusher.is_flushing(self.log):
-            # Nobody asked for another flush meanwhile, so what came since need not wait for one.
-            self._flush_wanted = False
+            # No other flush is due, so records that came meanwhile need not wait for it.
+            self._flush_pending = False
             offset = self.log.log_end_offset
         if self._flush_waiters:
             _release(self._flush_waiters, offset)
         if leadership.persisted(offset):
             self._release_committed()
 
+    def _bytes_above_high_watermark(self) -> int:
+        """An upper bound of the bytes that are in the log and not known to be committed.
+
+        A new leader finds such records in its log: waiting consumers must be woken when they are
+        committed, though nothing is appended then.
+        """
+        high_watermark = self.high_watermark
+        if self.log.log_end_offset <= high_watermark:
+            return 0
+        byte_count = 0
+        for segment in reversed(self.log.segments):
+            byte_count += segment.size
+            if segment.base_offset <= high_watermark:
+                break
+        return byte_count
+
     def _release_committed(self) -> None:
-        """Let go who waited for records that are committed now: the high watermark has moved."""
+        """End waits for records that are committed now: the high watermark has moved."""
         if self._commit_waiters:
             _release(self._commit_waiters, self._high_watermark.offset)
         committed_bytes, self._uncommitted_bytes = self._uncommitted_bytes, 0
@@ -680,28 +712,28 @@ class Partition:
             self.waiting_fetches.committed(self, committed_bytes)
 
 
-def _wait(waiters: deque[_Waiter], offset: int) -> asyncio.Future[None]:
+def _wait(waiters: deque[_AckWaiter], offset: int) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    # Who asked may be gone by then: an error that nobody looks at is no mistake.
+    # The request may be gone by then: an exception that nobody retrieves is no bug.
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    waiter = _Waiter(offset, future)
+    waiter = _AckWaiter(offset, future)
     if waiters and offset < waiters[-1].offset:
-        # A repeated batch, which waits for the one that was appended before others.
+        # A repeated batch waits for its first append, which came before others.
         waiters.insert(bisect(waiters, offset, key=_WAITS_FOR), waiter)
     else:
         waiters.append(waiter)
     return future
 
 
-def _release(waiters: deque[_Waiter], offset: int) -> None:
-    """Let go who waits for a record below `offset`."""
+def _release(waiters: deque[_AckWaiter], offset: int) -> None:
+    """End waits for records below `offset`."""
     while waiters and waiters[0].offset < offset:
         future = waiters.popleft().future
         if not future.done():
             future.set_result(None)
 
 
-def _settle(flushed: asyncio.Future[None], offset: int) -> None:
+def _end_flush(flushed: asyncio.Future[None], offset: int) -> None:
     if flushed.done():
         return
     if offset < 0:

@@ -1,4 +1,4 @@
-"""Fetches from leaders into the logs of followers here: which partitions, from which broker."""
+"""Replica fetchers: fetches from leaders into the logs of their followers on this broker."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.broker.cluster.channels import Link
+from headrace.broker.cluster.channels import NodeChannel
 from headrace.broker.cluster.endpoints import endpoint_of
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.replication.partition import Partition
@@ -23,16 +23,16 @@ from headrace.protocol.messages.fetch import (
 )
 from headrace.protocol.records import BatchHeader, check_batch, scan_headers
 from headrace.replication.follower import (
-    Act,
-    FetchSession,
-    Followed,
-    Follower,
+    FetchAction,
+    FetchDecision,
+    FollowedPartition,
+    FollowerFetchSession,
+    FollowerState,
     PartitionKey,
-    Verdict,
-    judge,
+    decide,
+    decide_out_of_range,
     position_of,
-    protect,
-    relocate,
+    protect_committed,
 )
 from headrace.replication.throttle import Throttle, is_throttled
 from headrace.storage.files import DiskFull
@@ -41,8 +41,8 @@ from headrace.types import Buffer, TopicPartition
 
 # One stream of fetches from one leader into the logs of its followers here.
 #
-# The next request leaves as soon as the answer to the last one is written, since the fetch offsets
-# in it are what tells the leader that records are safe here.
+# The next request is sent as soon as the last response is written, since its fetch offsets tell the
+# leader that records are safe here.
 
 
 logger = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ logger = logging.getLogger(__name__)
 _EARLIEST = -2
 # After so many bytes the loop's other work has a turn.
 _BYTES_PER_TURN = 1_048_576
-# Neither a disk that is full nor a leader whose records are damaged is well again at once.
+# The pause after a failed append: a full disk or damaged records are not better at once.
 _TROUBLE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """What every fetcher of a broker needs. `config` is replaced when a dynamic setting changes."""
+class FetcherContext:
+    """The parts that all fetchers share. `config` is replaced when a dynamic setting changes."""
 
     config: BrokerConfig
     store: MetadataStore
@@ -77,7 +77,7 @@ class Surroundings:
         )
 
 
-class Fetcher:
+class ReplicaFetcher:
     """Fetches some partitions from one leader, one request at a time.
 
     `on_turn` is called before each request, and may add partitions or remove them.
@@ -86,20 +86,20 @@ class Fetcher:
     def __init__(
         self,
         source_id: int,
-        link: Link,
-        around: Surroundings,
-        session: FetchSession,
+        link: NodeChannel,
+        shared: FetcherContext,
+        session: FollowerFetchSession,
         wait_ms: int,
         on_turn: Callable[[], None] = lambda: None,
     ) -> None:
-        self.follower = Follower(session)
+        self.follower = FollowerState(session)
         self.partitions: dict[PartitionKey, Partition] = {}
         # Whether a request is at the leader, and whether its answer is being written.
         self.is_asking = False
         self.is_writing = False
         self._source_id = source_id
         self._link = link
-        self._around = around
+        self._shared = shared
         self._wait_ms = wait_ms
         self._on_turn = on_turn
         self._woken = asyncio.Event()
@@ -108,7 +108,7 @@ class Fetcher:
         self._tasks = TaskScope(f"replicas fetched from broker {source_id}")
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, followed: Followed, partition: Partition) -> None:
+    def add(self, followed: FollowedPartition, partition: Partition) -> None:
         """Fetch a partition from the next request on, beginning now if nothing else is fetched."""
         self.partitions[followed.key] = partition
         self.follower.add(followed)
@@ -116,20 +116,24 @@ class Fetcher:
         if self._task is None:
             self._task = self._tasks.start(self._run())
 
-    def remove(self, key: PartitionKey) -> tuple[Followed, Partition] | None:
-        """Fetch a partition no more; what is on its way for it is dropped."""
+    def remove(self, key: PartitionKey) -> tuple[FollowedPartition, Partition] | None:
+        """Stop fetching a partition; records in flight for it are dropped."""
         followed = self.follower.remove(key)
         return None if followed is None else (followed, self.partitions.pop(key))
 
+    def wake(self) -> None:
+        """Begin the next turn now if there was nothing to fetch."""
+        self._woken.set()
+
     def stop(self) -> asyncio.Task[None] | None:
-        """End at once; the task to wait for, if there is one."""
+        """End at once, and return the task to wait for, if any."""
         self._link.close()
         if self._task is not None:
             self._task.cancel()
         return self._task
 
     def reconnect(self) -> None:
-        """Give up the connection and what is in flight on it, and begin anew."""
+        """Close the connection, and begin anew on another."""
         self._link.close()
 
     async def _run(self) -> None:
@@ -148,13 +152,13 @@ class Fetcher:
                 continue
             self.is_writing = True
             try:
-                await self._take(response)
+                await self._handle_response(response)
             finally:
                 self.is_writing = False
-                del response  # Its memory can serve the next one.
+                del response  # Its memory can serve the next response.
 
     async def _sleep_until(self, due: float | None) -> None:
-        """Wait until a time comes or somebody calls."""
+        """Wait until a time, or until a partition is added."""
         self._woken.clear()
         try:
             async with asyncio.timeout_at(due):
@@ -164,18 +168,18 @@ class Fetcher:
 
     @property
     def _backoff_s(self) -> float:
-        return self._around.config.replica_fetch_backoff_ms / 1000
+        return self._shared.config.replica_fetch_backoff_ms / 1000
 
     @property
     def _timeout_s(self) -> float:
-        return self._around.config.replica_socket_timeout_ms / 1000
+        return self._shared.config.replica_socket_timeout_ms / 1000
 
     def _request(self) -> FetchRequest:
-        config = self._around.config
+        config = self._shared.config
         return FetchRequest(
             replica_id=config.node_id,
             replica_state=ReplicaState(
-                replica_id=config.node_id, replica_epoch=self._around.broker_epoch
+                replica_id=config.node_id, replica_epoch=self._shared.broker_epoch
             ),
             max_wait_ms=self._wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
@@ -200,8 +204,8 @@ class Fetcher:
             self._is_failing = True
             logger.warning("nothing can be fetched from broker %d: %s", self._source_id, error)
 
-    async def _take(self, response: FetchResponse) -> None:
-        """Write what came, and return when that is as durable as the topics ask for."""
+    async def _handle_response(self, response: FetchResponse) -> None:
+        """Append the records of a response; returns when they are as durable as configured."""
         answers = self.follower.answered(response)
         if answers is None:
             code = error_code(response.error_code)
@@ -213,15 +217,15 @@ class Fetcher:
                 await asyncio.sleep(self._backoff_s)
             return
         flushes: dict[PartitionKey, asyncio.Future[None]] = {}
-        lost: list[Followed] = []
+        out_of_range: list[FollowedPartition] = []
         taken = 0
         for followed, data in answers:
-            verdict = judge(data, self.partitions[followed.key].log)
-            if verdict.act is Act.LOCATE:
-                lost.append(followed)
-            elif verdict.act is not Act.APPEND:
-                self._execute(followed, verdict, data.error_code)
-                if verdict.act is Act.TRUNCATE:
+            verdict = decide(data, self.partitions[followed.key].log)
+            if verdict.act is FetchAction.LOCATE:
+                out_of_range.append(followed)
+            elif verdict.act is not FetchAction.APPEND:
+                self._apply_verdict(followed, verdict, data.error_code)
+                if verdict.act is FetchAction.TRUNCATE:
                     await asyncio.sleep(0)
             elif (flushed := self._append(followed, data)) is not None:
                 flushes[followed.key] = flushed
@@ -233,12 +237,14 @@ class Fetcher:
             await asyncio.wait(flushes.values())
         for key, flushed in flushes.items():
             if flushed.exception() is not None:
-                # The leader must not hear that it has what a crash may take away.
+                # The next fetch would acknowledge records that a crash may take away.
                 self.follower.give_up(key)
-        if lost:
-            await self._locate(lost)
+        if out_of_range:
+            await self._relocate(out_of_range)
 
-    def _append(self, followed: Followed, data: PartitionData) -> asyncio.Future[None] | None:
+    def _append(
+        self, followed: FollowedPartition, data: PartitionData
+    ) -> asyncio.Future[None] | None:
         partition = self.partitions[followed.key]
         try:
             records, headers = _whole_batches(data.records or b"", followed.leader_epoch)
@@ -247,20 +253,20 @@ class Fetcher:
                 headers,
                 data.high_watermark,
                 data.log_start_offset,
-                self._around.clock.now_ms(),
+                self._shared.clock.now_ms(),
             )
         except (KafkaError, CorruptBatch) as error:
             self._write_failed(followed, error)
             return None
         self.follower.moved(followed.key, position_of(partition.log))
-        if headers and self._around.is_throttled(partition):
-            self._hold_back(followed, len(records), data.high_watermark)
+        if headers and self._shared.is_throttled(partition):
+            self._delay_if_throttled(followed, len(records), data.high_watermark)
         return flushed
 
-    def _write_failed(self, followed: Followed, error: HeadraceError) -> None:
+    def _write_failed(self, followed: FollowedPartition, error: HeadraceError) -> None:
         partition = self.partitions[followed.key]
         logger.log(
-            # Of a full disk housekeeping tells, once for all partitions.
+            # Housekeeping logs a full disk, once for all partitions.
             logging.DEBUG if isinstance(partition.log.shortage, DiskFull) else logging.ERROR,
             "%s cannot follow broker %d: %s",
             partition.name,
@@ -273,47 +279,51 @@ class Fetcher:
         else:
             self.follower.delay(followed.key, self._loop.time() + _TROUBLE_SECONDS)
 
-    def _hold_back(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
-        """Keep to the limit for replicas that are being moved; one that is in sync is exempt."""
-        now, throttle = self._loop.time(), self._around.throttle
+    def _delay_if_throttled(
+        self, followed: FollowedPartition, size: int, leader_high_watermark: int
+    ) -> None:
+        """Keep to the rate for replicas that are being moved; replicas in sync are exempt."""
+        now, throttle = self._loop.time(), self._shared.throttle
         throttle.record(size, now)
         wait_s = throttle.wait_s(now)
         if wait_s > 0 and followed.position.fetch_offset < leader_high_watermark:
             self.follower.delay(followed.key, now + wait_s)
 
-    def _execute(self, followed: Followed, verdict: Verdict, error: int = 0) -> None:
-        """Do what an answer without records asks for."""
+    def _apply_verdict(
+        self, followed: FollowedPartition, verdict: FetchDecision, error: int = 0
+    ) -> None:
+        """Act on an answer without records: retry, give up, or truncate the log."""
         partition = self.partitions[followed.key]
-        if verdict.act is Act.GIVE_UP:
+        if verdict.act is FetchAction.GIVE_UP:
             self.follower.give_up(followed.key)
             return
-        if verdict.act is Act.RETRY:
+        if verdict.act is FetchAction.RETRY:
             logger.debug("%s: %s", partition.name, error_code(error).name)
             self.follower.delay(followed.key, self._loop.time() + self._backoff_s)
             return
-        verdict = protect(
+        verdict = protect_committed(
             verdict,
             partition.high_watermark,
             is_compacted="compact" in partition.config.cleanup_policy,
             may_lose_committed=partition.may_lose_committed,
         )
-        if verdict.act is Act.KEEP:
-            partition.leader_lacks(verdict.offset)
+        if verdict.act is FetchAction.KEEP:
+            partition.mark_diverged(verdict.offset)
             self.follower.give_up(followed.key)
             return
         asked = followed.position
         try:
-            self._cut(partition, verdict)
+            self._truncate(partition, verdict)
         except KafkaError as failure:
             self._write_failed(followed, failure)
             return
         self.follower.moved(followed.key, position_of(partition.log))
         if followed.position == asked:
-            # The leader would say the same again at once.
+            # The leader would give the same answer at once.
             self.follower.delay(followed.key, self._loop.time() + self._backoff_s)
 
-    def _cut(self, partition: Partition, verdict: Verdict) -> None:
-        """Remove what the leader does not have; Partition tells if some of that was committed."""
+    def _truncate(self, partition: Partition, verdict: FetchDecision) -> None:
+        """Remove records that the leader lacks; Partition logs it if some were committed."""
         log = partition.log
         is_empty = log.log_start_offset == log.log_end_offset
         logger.log(
@@ -326,89 +336,91 @@ class Fetcher:
             log.log_start_offset,
             log.log_end_offset,
             log.latest_epoch,
-            "begins anew" if verdict.act is Act.RESTART else "is cut",
+            "begins anew" if verdict.act is FetchAction.RESTART else "is cut",
             verdict.offset,
         )
-        if verdict.act is Act.RESTART:
+        if verdict.act is FetchAction.RESTART:
             partition.restart_at(verdict.offset)
         else:
             partition.truncate_to(verdict.offset)
 
-    async def _locate(self, lost: list[Followed]) -> None:
-        """Find out where the leader's logs begin and end, and follow them to there."""
+    async def _relocate(self, out_of_range: list[FollowedPartition]) -> None:
+        """Ask where the leader's logs begin and end, and continue within them."""
         try:
-            starts, ends = await self._ask_starts(lost), await self._ask_ends(lost)
+            starts, ends = await self._ask_starts(out_of_range), await self._ask_ends(out_of_range)
         except HeadraceError as error:
             self._note_failure(error)
             starts = ends = {}
-        for followed in lost:
+        for followed in out_of_range:
             if self.follower.get(followed.key) is not followed:
                 continue  # It was removed, or belongs to another leadership by now.
             name = followed.topic, followed.key.partition
-            verdict = Verdict(Act.RETRY)
+            verdict = FetchDecision(FetchAction.RETRY)
             if name in starts and name in ends:
                 log = self.partitions[followed.key].log
-                verdict = relocate(log, starts[name], ends[name])
-            self._execute(followed, verdict)
+                verdict = decide_out_of_range(log, starts[name], ends[name])
+            self._apply_verdict(followed, verdict)
             # To begin a log anew takes an fsync, and thousands may have to.
             await asyncio.sleep(0)
 
-    async def _ask_starts(self, lost: list[Followed]) -> dict[tuple[str, int], int]:
+    async def _ask_starts(
+        self, out_of_range: list[FollowedPartition]
+    ) -> dict[tuple[str, int], int]:
         request = list_offsets.ListOffsetsRequest(
-            replica_id=self._around.config.node_id,
+            replica_id=self._shared.config.node_id,
             topics=[
                 list_offsets.ListOffsetsTopic(
-                    name=one.topic,
+                    name=followed.topic,
                     partitions=[
                         list_offsets.ListOffsetsPartition(
-                            partition_index=one.key.partition,
-                            current_leader_epoch=one.leader_epoch,
+                            partition_index=followed.key.partition,
+                            current_leader_epoch=followed.leader_epoch,
                             timestamp=_EARLIEST,
                         )
                     ],
                 )
-                for one in lost
+                for followed in out_of_range
             ],
         )
         answer: list_offsets.ListOffsetsResponse = await self._link.ask(request, self._timeout_s)
         return {
-            (topic.name, one.partition_index): one.offset
+            (topic.name, partition.partition_index): partition.offset
             for topic in answer.topics
-            for one in topic.partitions
-            if not one.error_code and one.offset >= 0
+            for partition in topic.partitions
+            if not partition.error_code and partition.offset >= 0
         }
 
-    async def _ask_ends(self, lost: list[Followed]) -> dict[tuple[str, int], int]:
-        """The end offset of the epoch that the leader writes in is that of its log."""
+    async def _ask_ends(self, out_of_range: list[FollowedPartition]) -> dict[tuple[str, int], int]:
+        """The log end offsets of the leader, which are the end offsets of its own epoch."""
         request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
-            replica_id=self._around.config.node_id,
+            replica_id=self._shared.config.node_id,
             topics=[
                 offset_for_leader_epoch.OffsetForLeaderTopic(
-                    topic=one.topic,
+                    topic=followed.topic,
                     partitions=[
                         offset_for_leader_epoch.OffsetForLeaderPartition(
-                            partition=one.key.partition,
-                            current_leader_epoch=one.leader_epoch,
-                            leader_epoch=one.leader_epoch,
+                            partition=followed.key.partition,
+                            current_leader_epoch=followed.leader_epoch,
+                            leader_epoch=followed.leader_epoch,
                         )
                     ],
                 )
-                for one in lost
+                for followed in out_of_range
             ],
         )
         answer: offset_for_leader_epoch.OffsetForLeaderEpochResponse = await self._link.ask(
             request, self._timeout_s
         )
         return {
-            (topic.topic, one.partition): one.end_offset
+            (topic.topic, partition.partition): partition.end_offset
             for topic in answer.topics
-            for one in topic.partitions
-            if not one.error_code and one.end_offset >= 0
+            for partition in topic.partitions
+            if not partition.error_code and partition.end_offset >= 0
         }
 
 
 def _whole_batches(records: Buffer, leader_epoch: int) -> tuple[Buffer, list[BatchHeader]]:
-    """The batches of an answer, all checked; a last one that is cut off is left out."""
+    """The batches of an answer, all checked; a last batch that is cut off is left out."""
     headers = scan_headers(records)
     if not headers:
         return b"", headers
@@ -423,48 +435,49 @@ def _whole_batches(records: Buffer, leader_epoch: int) -> tuple[Buffer, list[Bat
     return memoryview(records)[: last.position + last.size], headers
 
 
-# Which partitions are fetched from which broker, as leaders come and go.
+# The fetchers of each leader, and which partitions they fetch, as leaders come and go.
 #
-# A fetch that finds nothing new is kept by the leader for a while, and a partition that is added
+# A fetch that finds nothing new is parked at the leader for a while, and a partition that is added
 # then or is to be tried again would wait for its answer. So it is fetched in a second stream,
-# without a session, until the first one takes it over with its next request.
+# without a session, until the first stream takes it over with its next request.
 
 
-# How long a leader may keep the fetch of newcomers: others may come meanwhile.
+# How long a leader may park the fetch of newcomers: others may come meanwhile.
 _NEWCOMERS_WAIT_MS = 50
 
-NewLink = Callable[[Callable[[], Address | None], str], Link]
-"""Makes a link to where the first argument says, under a client id."""
+NewLink = Callable[[Callable[[], Address | None], str], NodeChannel]
+"""Makes a link from a function that returns the address, and a client id."""
 
 
-class _Source:
-    """A broker that others are followed at: the steady stream of fetches, and the newcomers'."""
+class _SourceBroker:
+    """A leader that is fetched from, by a steady stream and a stream for newcomers."""
 
-    def __init__(self, source_id: int, around: Surroundings, new_link: NewLink) -> None:
-        config = around.config
+    def __init__(self, source_id: int, shared: FetcherContext, new_link: NewLink) -> None:
+        config = shared.config
         self.broker_epoch = -1
         self._source_id = source_id
-        self._around = around
-        self._steady = Fetcher(
+        self._shared = shared
+        self._steady = ReplicaFetcher(
             source_id,
             new_link(self._address, f"node-{config.node_id}-fetcher"),
-            around,
-            FetchSession(),
+            shared,
+            FollowerFetchSession(),
             config.replica_fetch_wait_max_ms,
-            self._share,
+            self._balance_streams,
         )
-        self._newcomers = Fetcher(
+        self._newcomers = ReplicaFetcher(
             source_id,
             new_link(self._address, f"node-{config.node_id}-fetcher"),
-            around,
-            FetchSession(kept=False),
+            shared,
+            FollowerFetchSession(kept=False),
             min(_NEWCOMERS_WAIT_MS, config.replica_fetch_wait_max_ms),
+            self._offer,
         )
 
     def __len__(self) -> int:
         return len(self._steady.partitions) + len(self._newcomers.partitions)
 
-    def add(self, followed: Followed, partition: Partition) -> None:
+    def add(self, followed: FollowedPartition, partition: Partition) -> None:
         self.remove(followed.key)
         fetcher = self._newcomers if self._steady.is_asking else self._steady
         fetcher.add(followed, partition)
@@ -481,51 +494,66 @@ class _Source:
         tasks = (self._steady.stop(), self._newcomers.stop())
         return [task for task in tasks if task is not None]
 
-    def _share(self) -> None:
-        """Before a steady fetch: take over who gets on well, leave who has to be tried again."""
+    def _balance_streams(self) -> None:
+        """Before a steady fetch: take over working newcomers, move delayed partitions out."""
         for key in self._steady.follower.delayed:
             _move(key, self._steady, self._newcomers)
         if self._newcomers.is_writing:
-            return  # What it writes is not known to be flushed yet.
+            return  # Its appends may not be flushed yet.
+        for key in self._settled_newcomers():
+            _move(key, self._newcomers, self._steady)
+
+    def _settled_newcomers(self) -> list[PartitionKey]:
+        """The newcomers that do not have to be tried again."""
         delayed = frozenset(self._newcomers.follower.delayed)
-        for key in tuple(self._newcomers.partitions):
-            if key not in delayed:
-                _move(key, self._newcomers, self._steady)
+        return [key for key in self._newcomers.partitions if key not in delayed]
+
+    def _offer(self) -> None:
+        """Before a fetch of newcomers: have the steady stream take over those that get on well.
+
+        If it has nothing to fetch itself, no answer begins its next turn.
+        """
+        if not self._steady.partitions and self._settled_newcomers():
+            self._steady.wake()
 
     def _address(self) -> Address | None:
-        broker = self._around.store.image.brokers.get(self._source_id)
+        broker = self._shared.store.image.brokers.get(self._source_id)
         if broker is None:
             return None
-        endpoint = endpoint_of(broker, self._around.config.inter_broker_listener_name)
+        endpoint = endpoint_of(broker, self._shared.config.inter_broker_listener_name)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
 
 
-def _move(key: PartitionKey, old: Fetcher, new: Fetcher) -> None:
+def _move(key: PartitionKey, old: ReplicaFetcher, new: ReplicaFetcher) -> None:
     moved = old.remove(key)
     if moved is not None:
         new.add(*moved)
 
 
-class _Home(NamedTuple):
+class _FetchAssignment(NamedTuple):
     source_id: int
     key: PartitionKey
 
 
-class Fetchers:
-    """The followers of a broker. Used on the event loop's thread only.
+class ReplicaFetchers:
+    """The replica fetchers of a broker. Used on the event loop's thread only.
 
     Invariant: a partition is fetched from at most one broker, and a broker that nothing is fetched
     from has no task and no connection.
     """
 
     def __init__(
-        self, config: BrokerConfig, store: MetadataStore, clock: Clock, new_link: NewLink = Link
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        clock: Clock,
+        new_link: NewLink = NodeChannel,
     ) -> None:
         throttle = Throttle(config.follower_replication_throttled_rate)
         self._new_link = new_link
-        self._around = Surroundings(config, store, clock, throttle)
-        self._sources: dict[int, _Source] = {}
-        self._homes: dict[TopicPartition, _Home] = {}
+        self._shared = FetcherContext(config, store, clock, throttle)
+        self._sources: dict[int, _SourceBroker] = {}
+        self._homes: dict[TopicPartition, _FetchAssignment] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._stopped = False
 
@@ -538,16 +566,34 @@ class Fetchers:
         if partition.leader_id < 0 or partition.log.offline is not None or self._stopped:
             self.forget(partition.name)
             return
+        if home is None or home != (partition.leader_id, key):
+            flushed = partition.flush_if_due(self._shared.clock.now_ms())
+            if flushed is not None:
+                # A fetch tells the leader that all records before its offset are durable here.
+                epoch = partition.leader_epoch
+                flushed.add_done_callback(
+                    lambda done: self._follow_flushed(done, partition, topic_id, epoch)
+                )
+                return
         source = self._sources.get(partition.leader_id)
         if source is None:
-            source = _Source(partition.leader_id, self._around, self._new_link)
+            source = _SourceBroker(partition.leader_id, self._shared, self._new_link)
             source.broker_epoch = self._epoch_of(partition.leader_id)
             self._sources[partition.leader_id] = source
-        self._homes[partition.name] = _Home(partition.leader_id, key)
+        self._homes[partition.name] = _FetchAssignment(partition.leader_id, key)
         source.add(self._followed(key, partition), partition)
 
+    def _follow_flushed(
+        self, flushed: asyncio.Future[None], partition: Partition, topic_id: bytes, epoch: int
+    ) -> None:
+        """Follow a partition once its log is flushed, unless it has changed meanwhile."""
+        if flushed.cancelled() or flushed.exception() is not None or partition.log.closed:
+            return
+        if not partition.is_leader and partition.leader_epoch == epoch:
+            self.follow(partition, topic_id)
+
     def forget(self, name: TopicPartition) -> None:
-        """Fetch a partition no more; nothing is written to its log after that."""
+        """Stop fetching a partition; nothing is written to its log after that."""
         home = self._homes.pop(name, None)
         if home is None:
             return
@@ -558,14 +604,14 @@ class Fetchers:
             self._end(source)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Follow changed settings."""
-        self._around.config = config
+        """Apply changed settings."""
+        self._shared.config = config
         rate = config.follower_replication_throttled_rate
-        if rate != self._around.throttle.rate:
-            self._around.throttle.change_rate(rate, asyncio.get_running_loop().time())
+        if rate != self._shared.throttle.rate:
+            self._shared.throttle.change_rate(rate, asyncio.get_running_loop().time())
 
     def brokers_changed(self) -> None:
-        """Leave the connections to brokers that were started again: the old ones may be silent."""
+        """Close connections to brokers that were restarted: the old connections may hang."""
         for source_id, source in self._sources.items():
             epoch = self._epoch_of(source_id)
             if epoch != source.broker_epoch:
@@ -573,7 +619,7 @@ class Fetchers:
                 source.reconnect()
 
     async def stop(self) -> None:
-        """Fetch nothing any more."""
+        """Stop all fetching."""
         self._stopped = True
         self._homes.clear()
         for source in self._sources.values():
@@ -582,24 +628,24 @@ class Fetchers:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    def _end(self, source: _Source) -> None:
+    def _end(self, source: _SourceBroker) -> None:
         for task in source.stop():
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
     def _epoch_of(self, broker_id: int) -> int:
-        broker = self._around.store.image.brokers.get(broker_id)
+        broker = self._shared.store.image.brokers.get(broker_id)
         return -1 if broker is None else broker.epoch
 
-    def _followed(self, key: PartitionKey, partition: Partition) -> Followed:
-        config, throttle = self._around.config, self._around.throttle
+    def _followed(self, key: PartitionKey, partition: Partition) -> FollowedPartition:
+        config, throttle = self._shared.config, self._shared.throttle
         bytes_max, delayed_until = config.replica_fetch_max_bytes, None
-        if self._around.is_throttled(partition):
+        if self._shared.is_throttled(partition):
             bytes_max = min(bytes_max, throttle.rate)
             now = asyncio.get_running_loop().time()
             wait_s = throttle.wait_s(now)
             delayed_until = now + wait_s if wait_s else None
-        return Followed(
+        return FollowedPartition(
             key,
             partition.name.topic,
             partition.leader_epoch,

@@ -1,32 +1,40 @@
 """The partitions this broker holds, kept in step with the metadata image."""
 
 import logging
+import shlex
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import IsrListener, Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, TopicConfig, topic_config
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    UnknownTopic,
+    unknown_partition,
+    unknown_topic,
+)
 from headrace.metadata.image import (
     NO_LEADER,
-    ConfigResource,
+    ConfigKey,
+    ConfigResourceType,
     Image,
     PartitionImage,
-    ResourceType,
     TopicImage,
 )
-from headrace.replication.found_logs import Ownership, ownership
+from headrace.replication.found_logs import LogOwnership, ownership
 from headrace.storage.damage import DamagedLog
-from headrace.storage.files import Shortage
+from headrace.storage.files import ResourceShortage
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
 from headrace.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
-    from headrace.broker.replication.replica_fetchers import Fetchers
+    from headrace.broker.replication.replica_fetchers import ReplicaFetchers
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +47,7 @@ class LostLog(KafkaError):
 
 
 class ReplicaState(StrEnum):
-    """Why a replica serves nobody, as operators are told."""
+    """The reason why a replica serves nobody, for operators."""
 
     STOPPED = "stopped"  # Its leader lacks committed records that it has.
     DAMAGED = "damaged"
@@ -47,7 +55,7 @@ class ReplicaState(StrEnum):
     OFFLINE = "offline"  # Its disk fails, is full or is not there.
 
 
-class ReplicaProblem(NamedTuple):
+class OfflineReplica(NamedTuple):
     """A replica that serves nobody: `reason` says why, and what to do."""
 
     partition: TopicPartition
@@ -55,27 +63,26 @@ class ReplicaProblem(NamedTuple):
     reason: str
 
 
-class Replicas:
-    """Used on the event loop's thread only.
+class ReplicaManager:
+    """The replicas of this broker. Used on the event loop's thread only.
 
     Invariant: every partition of the applied image that this broker replicates is in `_topics`, or
     in `_offline` with the reason why its log cannot be used.
 
-    A start deletes no log: one that is not of a replica of this broker is set aside. A replica
-    whose log is lost is made again, empty, only when the metadata says that it is lost and another
-    broker leads: before that, a restart could take the empty log for all there is.
+    A start deletes no log: a log that belongs to no replica of this broker is set aside. A replica
+    whose log is lost is created again, empty, only when the metadata has it as lost and another
+    broker leads: before that, a restart could take the empty log for the whole partition.
 
-    Images are applied from the first one on that has this run of the broker registered. An older
-    one tells what was: who takes it for the present deletes logs that are needed, or leads in an
-    epoch that is over.
+    Images are applied from the first on that has this run of the broker registered. To apply an
+    older image would delete logs that are needed, or lead in an epoch that is over.
     """
 
     def __init__(
         self,
         node_id: int,
         logs: LogManager,
-        flusher: Flusher,
-        fetchers: "Fetchers",
+        flusher: FlushQueue,
+        fetchers: "ReplicaFetchers",
         isr: IsrListener,
         clock: Clock,
         incarnation_id: bytes,
@@ -90,15 +97,16 @@ class Replicas:
         self._image: Image | None = None
         self._topics: dict[str, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
-        # Those of `_offline` that only wait for room on a disk, and whether they lack no records:
+        # The replicas in `_offline` that only lack disk space, and whether they lack no records:
         # their log is there, or their topic is so new that none was written.
-        self._short: dict[TopicPartition, bool] = {}
-        # Replicas that waited for room, have it and lack no records.
-        self._found: set[TopicPartition] = set()
-        self._lost: list[str] = []
-        # Of `_offline`: those whose log is gone for good or damaged.
+        self._short_of_space: dict[TopicPartition, bool] = {}
+        # Replicas that lacked disk space, have it again and lack no records.
+        self._regained: set[TopicPartition] = set()
+        # Directories that could not be opened, while the first image is applied.
+        self._failed_paths: list[str] = []
+        # The replicas in `_offline` whose log is gone for good or damaged.
         self._lost_logs: set[TopicPartition] = set()
-        # Replicas that were begun anew in this run, and that the metadata may have as lost still.
+        # Replicas that were created again in this run; the metadata may still have them as lost.
         self._rebuilt: set[TopicPartition] = set()
         # Whether an image of this run was applied, so that every loss is known.
         self.is_applied = False
@@ -114,7 +122,7 @@ class Replicas:
         return None if topic is None else topic.name
 
     def replica_of(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker holds it; KafkaError tells a client what else to do."""
+        """The partition, if this broker holds it; else KafkaError with the code for clients."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is not None:
             return partition
@@ -122,16 +130,14 @@ class Replicas:
         if offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, offline)
         known = None if self._image is None else self._image.topics.get(topic)
-        if known is not None and 0 <= index < len(known.partitions):
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is on other brokers"
-            )
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
-        )
+        if known is None:
+            raise unknown_topic(topic)
+        if not 0 <= index < len(known.partitions):
+            raise unknown_partition(topic, index, len(known.partitions))
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is on other brokers")
 
     def leader_of(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker leads it; KafkaError tells a client what else to do."""
+        """The partition, if this broker leads it; else KafkaError with the code for clients."""
         # Asked for each partition of each request, so the usual case comes first.
         partitions = self._topics.get(topic)
         partition = None if partitions is None else partitions.get(index)
@@ -161,16 +167,16 @@ class Replicas:
         failed = [partition.name for partition in self if partition.log.offline is not None]
         return failed + list(self._offline)
 
-    def problems(self) -> list[ReplicaProblem]:
+    def problems(self) -> list[OfflineReplica]:
         """The replicas of this broker that serve nobody, and why."""
         found = []
         for partition in self:
             if partition.log.offline is not None:
                 reason = str(partition.log.offline)
-                found.append(ReplicaProblem(partition.name, ReplicaState.OFFLINE, reason))
+                found.append(OfflineReplica(partition.name, ReplicaState.OFFLINE, reason))
             elif partition.diverged is not None:
                 found.append(
-                    ReplicaProblem(partition.name, ReplicaState.STOPPED, partition.diverged)
+                    OfflineReplica(partition.name, ReplicaState.STOPPED, partition.diverged)
                 )
         for name, reason in self._offline.items():
             state = ReplicaState.OFFLINE
@@ -178,21 +184,21 @@ class Replicas:
                 state = ReplicaState.DAMAGED
             elif name in self._lost_logs:
                 state = ReplicaState.LOST
-            found.append(ReplicaProblem(name, state, reason))
+            found.append(OfflineReplica(name, state, reason))
         return found
 
     def rebuilt_partitions(self) -> list[tuple[TopicPartition, bytes]]:
-        """The replicas that the metadata may have as lost, and are not, with their directory's id.
+        """The replicas that the metadata may wrongly have as lost, with their directory's id.
 
-        They were begun anew and have caught up, or waited for room on a disk and lack nothing.
+        They were created again and have caught up, or lacked disk space and lack no records.
         """
         rebuilt = []
-        for name in self._rebuilt | self._found:
+        for name in self._rebuilt | self._regained:
             partition = self._topics.get(name.topic, {}).get(name.partition)
             if partition is None or partition.log.offline is not None:
                 continue
-            if name in self._found or partition.is_caught_up:
-                meta = self._logs.home_of(name).meta
+            if name in self._regained or partition.is_caught_up:
+                meta = self._logs.directory_of(name).meta
                 if meta is not None:
                     rebuilt.append((name, meta.directory_id))
         return rebuilt
@@ -200,12 +206,12 @@ class Replicas:
     def placed_partitions(self) -> Iterator[tuple[TopicPartition, bytes, bool]]:
         """The replicas with the id of their directory, and whether it is full.
 
-        None of a broker with a single directory: there it goes without saying.
+        None of a broker with a single directory: the metadata need not have it.
         """
         if len(self._logs.directories) == 1:
             return
         for partition in self:
-            home = self._logs.home_of(partition.name)
+            home = self._logs.directory_of(partition.name)
             if home.meta is not None and partition.log.offline is None:
                 yield partition.name, home.meta.directory_id, home.room.is_full
 
@@ -224,34 +230,36 @@ class Replicas:
         self._take_offline(name, lost, until="it is fetched again")
         self._logs.fail(name, error, self._clock.now_ms())
 
-    def open_short(self, config: BrokerConfig) -> Iterator[None]:
-        """Open replicas again for which there was no room; a partition at a time, as `apply`."""
+    def reopen_after_shortage(self, config: BrokerConfig) -> Iterator[None]:
+        """Open replicas again that lacked disk space; a partition at a time, as `apply`."""
         if not self._logs.has_room:
             return
-        for name, is_whole in list(self._short.items()):
+        for name, is_whole in list(self._short_of_space.items()):
             yield
             image = self._image
             topic = None if image is None else image.topics.get(name.topic)
-            if image is None or topic is None or name not in self._short:
+            if image is None or topic is None or name not in self._short_of_space:
                 continue  # Deleted meanwhile.
-            del self._offline[name], self._short[name]
+            del self._offline[name], self._short_of_space[name]
             self._logs.open_failed(name, self._clock.now_ms())
-            overrides = image.config_of(ResourceType.TOPIC, name.topic)
-            self._hold(topic, name.partition, topic_config(config, overrides), is_new=is_whole)
+            overrides = image.config_of(ConfigResourceType.TOPIC, name.topic)
+            self._apply_partition(
+                topic, name.partition, topic_config(config, overrides), is_new=is_whole
+            )
             if name not in self._offline:
                 logger.info("%s is held again: there is room for its log", name)
-                # A log that was made anew must not lead before it has what it lacks.
-                (self._found if is_whole else self._rebuilt).add(name)
+                # A log that was created again must not lead before it has the records it lacks.
+                (self._regained if is_whole else self._rebuilt).add(name)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """How far each partition is known to be committed, for the checkpoint."""
+        """The high watermark of each partition, for the checkpoint."""
         return {partition.name: partition.high_watermark for partition in self}
 
     def apply(self, new: Image, config: BrokerConfig) -> Iterator[None]:
         """Open, change and delete partitions so that they are those of a new image.
 
-        One partition at a time: thousands may be asked for at once, and making the files of one
-        takes a while, so the caller lets others have a turn in between.
+        One partition at a time: thousands may change at once, and creating the files of each takes
+        a while, so the caller lets the loop's other work have a turn in between.
         """
         old = self._image
         if old is not None:
@@ -262,27 +270,29 @@ class Replicas:
         if broker is None or broker.incarnation_id != self._incarnation_id:
             return
         self._image = new
-        # What has no log now may have it in a directory that is offline. An empty log in another
-        # place would take new records under old offsets, so such a partition stays offline.
-        self._lost = [one.path for one in self._logs.directories if one.error is not None]
+        # A partition without a log may have it in a directory that is offline. An empty log in
+        # another directory would take new records under old offsets, so it stays offline.
+        self._failed_paths = [
+            directory.path for directory in self._logs.directories if directory.error is not None
+        ]
         self._is_first_image = True
         yield from self._change(Image(), new, config)
         self._is_first_image = False
-        self._lost = []
+        self._failed_paths = []
         yield from self._set_strays_aside(new)
         self.is_applied = True
 
     def reconfigure(self, config: BrokerConfig) -> Iterator[None]:
-        """Follow changed broker settings in every topic; a partition at a time, as `apply`."""
+        """Apply changed broker settings to every topic; a partition at a time, as `apply`."""
         self._fetchers.reconfigure(config)
         if self._image is None:
             return
         for topic in self._image.topics.values():
-            overrides = self._image.config_of(ResourceType.TOPIC, topic.name)
+            overrides = self._image.config_of(ConfigResourceType.TOPIC, topic.name)
             yield from self._reconfigure(topic, topic_config(config, overrides))
 
     def close(self) -> None:
-        """Answer everybody who waits for data or for a commit."""
+        """End all roles; requests that wait for records or for a commit are answered."""
         error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
         for partition in self:
             partition.stop(error)
@@ -297,7 +307,7 @@ class Replicas:
                 yield from self._delete_topic(topic)
         for topic in new.topics.values():
             known = old.topics_by_id.get(topic.topic_id)
-            resource = ConfigResource(ResourceType.TOPIC, topic.name)
+            resource = ConfigKey(ConfigResourceType.TOPIC, topic.name)
             overrides = new.configs.get(resource)
             has_new_config = overrides is not old.configs.get(resource)
             if known is topic and not has_new_config:
@@ -311,7 +321,7 @@ class Replicas:
     def _update(
         self, known: TopicImage | None, topic: TopicImage, config: TopicConfig
     ) -> Iterator[None]:
-        """Follow the partitions of a topic that changed; an image shares those that did not."""
+        """Apply the partitions of a topic that changed; images share those that did not."""
         before = () if known is None else known.partitions
         held = self._topics.setdefault(topic.name, {})
         for index, image in enumerate(topic.partitions):
@@ -321,15 +331,19 @@ class Replicas:
             if self._node_id not in image.replicas:
                 if index in held or name in self._offline:
                     yield
-                    self._move_away(name)
+                    self._delete_moved(name)
                 continue
             yield
             if name in self._offline and not self._may_rebuild(name, image):
-                continue  # Until a restart, or until there is room if that is all it lacks.
-            self._hold(topic, index, config, is_new=known is None and not self._is_first_image)
+                continue  # Offline until a restart, or until there is disk space.
+            self._apply_partition(
+                topic, index, config, is_new=known is None and not self._is_first_image
+            )
 
-    def _hold(self, topic: TopicImage, index: int, config: TopicConfig, *, is_new: bool) -> None:
-        """Have a replica with the role that an image has for it, or say why it is offline."""
+    def _apply_partition(
+        self, topic: TopicImage, index: int, config: TopicConfig, *, is_new: bool
+    ) -> None:
+        """Open a replica and give it its role in the image, or take it offline."""
         name, held = TopicPartition(topic.name, index), self._topics.setdefault(topic.name, {})
         image = topic.partitions[index]
         try:
@@ -338,11 +352,11 @@ class Replicas:
                 partition = held[index] = self._open(name, topic.topic_id, image, config)
             self._assign(partition, topic.topic_id, image)
         except HeadraceError as error:
-            is_short = isinstance(error.__cause__, Shortage)
+            is_short = isinstance(error.__cause__, ResourceShortage)
             self._take_offline(name, error, until="there is room" if is_short else "a restart")
             if is_short:
                 has_log = name in self._logs.logs or name in self._logs.failed
-                self._short[name] = has_log or is_new
+                self._short_of_space[name] = has_log or is_new
 
     def _reconfigure(self, topic: TopicImage, config: TopicConfig) -> Iterator[None]:
         for partition in tuple(self._topics.get(topic.name, {}).values()):
@@ -373,6 +387,8 @@ class Replicas:
         else:
             log = self._log_of(name, topic_id, image, config)
         high_watermark = self._logs.high_watermark(name) or 0
+        if high_watermark > log.log_end_offset:
+            _report_missing(name, log.log_end_offset, high_watermark, len(image.replicas))
         return Partition(name, log, config, self._flusher, high_watermark, isr=self._isr)
 
     def _log_of(
@@ -383,32 +399,32 @@ class Replicas:
             raise LostLog(f"{failure}; {self._advice_on_damage(name, image)}")
         log = self._logs.get(name)
         if log is not None and log.topic_id != topic_id:
-            log = self._own_log(name, log, topic_id, image)
+            log = self._check_ownership(name, log, topic_id, image)
         if log is not None:
             log.update_config(config)
             return log
-        if self._lost:
+        if self._failed_paths:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"its log must be in {' or '.join(self._lost)}, which cannot be used:"
+                f"its log must be in {' or '.join(self._failed_paths)}, which cannot be used:"
                 " repair it, then restart the broker",
             )
         if name in self._logs.missing:
             raise LostLog(self._missing_text(name, image))
         return self._logs.create(name, topic_id, config, self._clock.now_ms())
 
-    def _own_log(
+    def _check_ownership(
         self, name: TopicPartition, log: Log, topic_id: bytes, image: PartitionImage
     ) -> Log | None:
-        """The log under a partition's name that says another id, or none, if it is its own.
+        """The log with another topic id, or none, under a partition's name, if it is its own.
 
-        None if it belongs to another topic; LostLog if nobody can tell. Then it was set aside.
+        None if it belongs to another topic, LostLog if that is unclear: then it is set aside.
         """
         found = log.topic_id
         said = "no readable topic id" if found is None else f"the topic id {uuid_text(found)}"
         match ownership(found, log.latest_epoch, topic_id, image.leader_epoch):
-            case Ownership.DAMAGED_ID:
-                self._logs.adopt(name, topic_id)
+            case LogOwnership.DAMAGED_ID:
+                self._logs.set_topic_id(name, topic_id)
                 logger.warning(
                     "%s: partition.metadata in %s had %s, and was written again with %s, which the"
                     " metadata has: the log's leader epochs agree with it",
@@ -418,7 +434,7 @@ class Replicas:
                     uuid_text(topic_id),
                 )
                 return log
-            case Ownership.FOREIGN:
+            case LogOwnership.FOREIGN:
                 self._set_aside(
                     name,
                     f"it has {said}, and the topic has {uuid_text(topic_id)}: it belongs to another"
@@ -438,23 +454,24 @@ class Replicas:
         text = f"its log is lost: {directory} had it, and has no usable {name} any more; "
         if len(image.replicas) > 1:
             return text + "it is fetched again once another replica leads"
+        quoted = shlex.quote(directory)
         return (
             f"{text}there is no other replica. Stop the broker, then restore {directory}/{name}"
-            f" from a backup, or from what `headrace log strays list {directory}` shows; or run"
-            f" `headrace log strays forget {directory} {name}` to begin with an empty log"
+            f" from a backup, or from what `headrace log strays list {quoted}` shows; or run"
+            f" `headrace log strays forget {quoted} {name}` to begin with an empty log"
         )
 
     def _advice_on_damage(self, name: TopicPartition, image: PartitionImage) -> str:
         if len(image.replicas) > 1:
             return "it is set aside and fetched again once another replica leads"
-        path = f"{self._logs.home_of(name).path}/{name}"
+        path = f"{self._logs.directory_of(name).path}/{name}"
         return (
             "there is no other replica. Stop the broker, and run"
-            f" `headrace log repair {path}` to see what can be saved"
+            f" `headrace log repair {shlex.quote(path)}` to see what can be saved"
         )
 
     def _may_rebuild(self, name: TopicPartition, image: PartitionImage) -> bool:
-        """Whether the cluster goes on without a lost log, so that an empty one can do no harm."""
+        """Whether the cluster does without a lost log, so that an empty log can do no harm."""
         return (
             name in self._lost_logs
             and self._node_id in image.lost_replicas
@@ -466,7 +483,7 @@ class Replicas:
     def _rebuild(
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> Log:
-        """An empty log in the place of a lost one, to be filled by the leader's records."""
+        """Create an empty log in the place of a lost log, to be filled from the leader."""
         reason = self._offline.pop(name)
         self._lost_logs.discard(name)
         if name in self._logs.failed:
@@ -479,30 +496,30 @@ class Replicas:
     def _take_offline(self, name: TopicPartition, error: HeadraceError, *, until: str) -> None:
         logger.error("%s is offline until %s: %s", name, until, error)
         self._offline[name] = str(error)
-        self._found.discard(name)
+        self._regained.discard(name)
         if isinstance(error, LostLog):
             self._lost_logs.add(name)
-        self._let_go(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+        self._stop_partition(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
 
-    def _let_go(self, name: TopicPartition, error: KafkaError) -> None:
+    def _stop_partition(self, name: TopicPartition, error: KafkaError) -> None:
         partition = self._topics.get(name.topic, {}).pop(name.partition, None)
         if partition is not None:
             self._fetchers.forget(name)
             partition.stop(error)
 
-    def _move_away(self, name: TopicPartition) -> None:
-        """Give up a replica that other brokers have taken over."""
+    def _delete_moved(self, name: TopicPartition) -> None:
+        """Delete a replica that other brokers have taken over."""
         logger.info("%s was moved to other brokers and is deleted here", name)
         error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is on other brokers")
-        self._let_go(name, error)
+        self._stop_partition(name, error)
         self._delete_log(name)
 
     def _delete_topic(self, topic: TopicImage) -> Iterator[None]:
-        error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
+        error = UnknownTopic(f"topic {topic.name} was deleted")
         names = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
         # All at once, so that nobody finds half a topic.
         for name in names:
-            self._let_go(name, error)
+            self._stop_partition(name, error)
         self._topics.pop(topic.name, None)
         for name in names:
             yield
@@ -513,8 +530,8 @@ class Replicas:
         self._lost_logs.discard(name)
         self._rebuilt.discard(name)
         self._logs.missing.pop(name, None)
-        self._short.pop(name, None)
-        self._found.discard(name)
+        self._short_of_space.pop(name, None)
+        self._regained.discard(name)
         if name not in self._logs.logs and name not in self._logs.failed:
             return  # It has no files here: they could not be made, or their disk is lost.
         try:
@@ -523,9 +540,9 @@ class Replicas:
             logger.error("the files of %s cannot be deleted: %s", name, failure)
 
     def _set_strays_aside(self, image: Image) -> Iterator[None]:
-        """Set aside the logs that are of no replica here: they were deleted or moved meanwhile.
+        """Set aside the logs that belong to no replica here: they were deleted or moved meanwhile.
 
-        Or the metadata is not what it was: so nothing is deleted.
+        They are not deleted, as it may be the metadata that is wrong.
         """
         for name in (*self._logs.logs, *self._logs.failed):
             if name.partition in self._topics.get(name.topic, {}) or name in self._offline:
@@ -540,7 +557,7 @@ class Replicas:
                 self._set_aside(name, reason)
             except HeadraceError as failure:
                 logger.error("%s cannot be set aside: %s", name, failure)
-        for name in [one for one in self._logs.missing if one not in self._offline]:
+        for name in [name for name in self._logs.missing if name not in self._offline]:
             del self._logs.missing[name]
 
     def _set_aside(self, name: TopicPartition, reason: str, *, is_lost: bool = False) -> None:
@@ -553,7 +570,7 @@ class Replicas:
                 f" {log.log_end_offset}"
             )
         )
-        home = self._logs.home_of(name).path
+        home = self._logs.directory_of(name).path
         aside = self._logs.set_aside(name, reason, self._clock.now_ms(), is_lost=is_lost)
         logger.warning(
             "%s: the log%s was set aside in %s, because %s. `headrace log strays list %s` shows it,"
@@ -564,3 +581,20 @@ class Replicas:
             reason,
             home,
         )
+
+
+def _report_missing(
+    name: TopicPartition, log_end_offset: int, high_watermark: int, replica_count: int
+) -> None:
+    """Log that a replica has not the records that it knew to be committed when it last ran."""
+    logger.error(
+        "%s: the log ends at offset %d, and records up to offset %d were committed before this"
+        " broker ended: %d offsets are missing here, %s",
+        name,
+        log_end_offset,
+        high_watermark - 1,
+        high_watermark - log_end_offset,
+        "and lost, since there is no other replica"
+        if replica_count == 1
+        else "and fetched again if another replica has them, otherwise lost",
+    )

@@ -19,7 +19,7 @@ from headrace.cli.log.repair import (
     repaired_lines,
     run_repair,
 )
-from headrace.cli.log.scrub import Scrub, scrub_directory
+from headrace.cli.log.scrub import ScrubResult, scrub_directory
 from headrace.cli.log.strays import strays
 from headrace.cli.log.verify import Findings, check_files
 from headrace.cli.options import examples, json_option
@@ -93,16 +93,16 @@ def scrub(directories: tuple[Path, ...], as_json: bool) -> int:
     A running broker does so by itself, see `log.scrub.interval.ms`: how far it has come, and what
     it has found, is told too. The exit status is 1 if there is damage.
     """
-    scrubs = [scrub_directory(str(one)) for one in directories]
+    scrubs = [scrub_directory(str(directory)) for directory in directories]
     if as_json:
-        print_json({"directories": [one.document() for one in scrubs]})
+        print_json({"directories": [directory.document() for directory in scrubs]})
     else:
-        for one in scrubs:
-            _print_scrub(one)
-    return 1 if any(one.damage for one in scrubs) else 0
+        for directory in scrubs:
+            _print_scrub(directory)
+    return 1 if any(directory.damage for directory in scrubs) else 0
 
 
-def _print_scrub(scrub: Scrub) -> None:
+def _print_scrub(scrub: ScrubResult) -> None:
     for text in scrub.damage:
         click.echo(f"headrace: {text}", err=True)
     verdict = counted(len(scrub.damage), "damaged segment") if scrub.damage else "all right"
@@ -245,8 +245,8 @@ def _verify(files: Sequence[Path], as_json: bool) -> int:
                 "bytes": findings.size_bytes,
                 "problem_count": findings.problem_count,
                 "problems": [
-                    {"file": one.path, "position": one.position, "problem": one.text}
-                    for one in findings.problems
+                    {"file": problem.path, "position": problem.position, "problem": problem.text}
+                    for problem in findings.problems
                 ],
             }
         )

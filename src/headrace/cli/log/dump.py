@@ -1,4 +1,4 @@
-"""What the files of a data directory hold, as plain documents: a batch, an entry, a producer."""
+"""Contents of the files of a data directory, as documents: a batch, an entry, a producer."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -30,18 +30,18 @@ from headrace.storage.checkpoints import (
 from headrace.storage.index import OFFSET_ENTRY, TIME_ENTRY, DamagedIndex
 from headrace.storage.metadata_log import QUORUM_STATE, decode_quorum_state, parse_snapshot_name
 from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
-from headrace.storage.producer_state import Producers
+from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from headrace.storage.stored_logs import FILES
 from headrace.types import Buffer, uuid_text
 
 
-class NotOurs(HeadraceError):
+class NotBrokerFile(HeadraceError):
     """A path that is no file of a broker; the text says what would be."""
 
 
-class Kind(Enum):
-    """What a file is, in the order in which those of a directory are shown."""
+class LogFileType(Enum):
+    """The types of files, in the order in which those of a directory are shown."""
 
     META = "meta properties"
     OFFSETS = "offset checkpoint"
@@ -57,30 +57,30 @@ class Kind(Enum):
 
 
 _BY_NAME = {
-    META_PROPERTIES: Kind.META,
-    RECOVERY_POINTS: Kind.OFFSETS,
-    LOG_START_OFFSETS: Kind.OFFSETS,
-    HIGH_WATERMARKS: Kind.OFFSETS,
-    PARTITION_METADATA: Kind.PARTITION,
-    LEADER_EPOCHS: Kind.EPOCHS,
-    QUORUM_STATE: Kind.QUORUM,
+    META_PROPERTIES: LogFileType.META,
+    RECOVERY_POINTS: LogFileType.OFFSETS,
+    LOG_START_OFFSETS: LogFileType.OFFSETS,
+    HIGH_WATERMARKS: LogFileType.OFFSETS,
+    PARTITION_METADATA: LogFileType.PARTITION,
+    LEADER_EPOCHS: LogFileType.EPOCHS,
+    QUORUM_STATE: LogFileType.QUORUM,
 }
 _BY_SUFFIX = {
-    LOG_SUFFIX: Kind.LOG,
-    INDEX_SUFFIX: Kind.INDEX,
-    TIME_INDEX_SUFFIX: Kind.TIME_INDEX,
-    ABORTED_SUFFIX: Kind.ABORTED,
-    SNAPSHOT_SUFFIX: Kind.SNAPSHOT,
+    LOG_SUFFIX: LogFileType.LOG,
+    INDEX_SUFFIX: LogFileType.INDEX,
+    TIME_INDEX_SUFFIX: LogFileType.TIME_INDEX,
+    ABORTED_SUFFIX: LogFileType.ABORTED,
+    SNAPSHOT_SUFFIX: LogFileType.SNAPSHOT,
 }
 
 
-def kind_of(path: Path) -> Kind | None:
-    """What a file is by its name, or None."""
+def kind_of(path: Path) -> LogFileType | None:
+    """The type of a file by its name, or None."""
     named = _BY_NAME.get(path.name)
     if named is not None:
         return named
     if parse_snapshot_name(path.name) is not None:
-        return Kind.METADATA
+        return LogFileType.METADATA
     kind = _BY_SUFFIX.get(path.suffix)
     return kind if kind is not None and base_offset_of(path) is not None else None
 
@@ -94,9 +94,11 @@ def expand(path: Path) -> list[Path]:
     """The files to look at: one file, those of a partition, or those of a data directory."""
     if not path.is_dir():
         if not path.exists():
-            raise NotOurs(f"{path} does not exist; give a file or directory of a broker's data")
+            raise NotBrokerFile(
+                f"{path} does not exist; give a file or directory of a broker's data"
+            )
         if kind_of(path) is None:
-            raise NotOurs(
+            raise NotBrokerFile(
                 f"{path} is no file of a log; give a .log, .index, .timeindex, .txnindex, .snapshot"
                 " or checkpoint file, or a directory of them"
             )
@@ -105,14 +107,14 @@ def expand(path: Path) -> list[Path]:
     for directory in sorted(entry for entry in path.iterdir() if entry.is_dir()):
         found += _known_files(directory)
     if not found:
-        raise NotOurs(
+        raise NotBrokerFile(
             f"{path} holds no log files; give a partition's directory, such as DATA/orders-0"
         )
     return found
 
 
 def _known_files(directory: Path) -> list[Path]:
-    order = list(Kind)
+    order = list(LogFileType)
     found = [(kind_of(entry), entry) for entry in directory.iterdir() if entry.is_file()]
     known = [(order.index(kind), entry) for kind, entry in found if kind is not None]
     return [entry for _, entry in sorted(known)]
@@ -130,7 +132,7 @@ def read_small(path: Path) -> bytes:
     """A file's whole content; for all but segments, which may be large."""
     data = FILES.read_bytes(str(path))
     if data is None:
-        raise NotOurs(f"{path} does not exist; it was removed a moment ago")
+        raise NotBrokerFile(f"{path} does not exist; it was removed a moment ago")
     return data
 
 
@@ -158,28 +160,28 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
     """Documents of one file, each with its `kind`; a `problem` where the file cannot be right."""
     try:
         match kind_of(path):
-            case Kind.LOG:
+            case LogFileType.LOG:
                 yield from _dump_segment(path, with_records)
-            case Kind.INDEX | Kind.TIME_INDEX:
+            case LogFileType.INDEX | LogFileType.TIME_INDEX:
                 yield from _dump_index(path)
-            case Kind.ABORTED:
+            case LogFileType.ABORTED:
                 yield from _dump_aborted(path)
-            case Kind.SNAPSHOT:
+            case LogFileType.SNAPSHOT:
                 yield from _dump_snapshot(path)
-            case Kind.EPOCHS:
+            case LogFileType.EPOCHS:
                 for epoch, start_offset in decode_epochs(read_small(path)):
                     yield {"kind": "leader_epoch", "epoch": epoch, "start_offset": start_offset}
-            case Kind.OFFSETS:
+            case LogFileType.OFFSETS:
                 for tp, offset in decode_offsets(read_small(path)).items():
                     yield {"kind": "offset", **tp._asdict(), "offset": offset}
-            case Kind.PARTITION:
+            case LogFileType.PARTITION:
                 topic_id = uuid_text(decode_partition_metadata(read_small(path)))
                 yield {"kind": "partition", "topic_id": topic_id}
-            case Kind.QUORUM:
+            case LogFileType.QUORUM:
                 yield {"kind": "quorum", **decode_quorum_state(read_small(path))._asdict()}
-            case Kind.METADATA:
+            case LogFileType.METADATA:
                 yield from _dump_metadata_snapshot(read_small(path), with_records)
-            case Kind.META:
+            case LogFileType.META:
                 meta = decode_meta(read_small(path))
                 yield {
                     "kind": "meta",
@@ -219,7 +221,7 @@ def _dump_records(
 
 
 def _marker_text(buffer: Buffer, header: BatchHeader) -> str:
-    """What a control record says of its producer's transaction."""
+    """The document of a control record: how its producer's transaction ended."""
     try:
         marker = decode_marker(buffer, header)
     except CorruptBatch as error:
@@ -231,7 +233,7 @@ def _marker_text(buffer: Buffer, header: BatchHeader) -> str:
 
 
 def _metadata_text(record: Record, is_control: bool) -> str:
-    """What a record of the cluster's metadata says."""
+    """The document of a record of the cluster's metadata."""
     try:
         if is_control:
             return repr(decode_control_record(record) or "unknown control record")
@@ -292,7 +294,7 @@ def _dump_index(path: Path) -> Iterator[Document]:
     assert base_offset is not None, path
     entries, left_over = index_entries(path)
     for first, second in entries:
-        if kind_of(path) is Kind.INDEX:
+        if kind_of(path) is LogFileType.INDEX:
             yield {"kind": "index_entry", "offset": base_offset + first, "position": second}
         else:
             yield {"kind": "time_entry", "timestamp": first, "offset": base_offset + second}
@@ -309,7 +311,7 @@ def _dump_aborted(path: Path) -> Iterator[Document]:
 
 
 def _dump_snapshot(path: Path) -> Iterator[Document]:
-    producers = Producers()
+    producers = ProducerStates()
     producers.load_snapshot(read_small(path))
     for producer_id, producer in producers:
         last = producer.batches[-1] if producer.batches else None

@@ -1,6 +1,7 @@
 """`headrace log repair` and `repair-metadata`: the damage of a log, and the cost of each repair."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +21,19 @@ from headrace.storage.metadata_log import SUFFIX, QuorumStateFile
 from headrace.storage.metadata_recovery import (
     Batch,
     Examination,
-    Remains,
+    SoundRemains,
     examine,
     remains_of,
     replace_log,
     set_aside_names,
 )
-from headrace.storage.repair import DamagedExtent, Repair, RepairPlan, apply_repair, plan_repair
+from headrace.storage.repair import (
+    DamagedExtent,
+    RepairMethod,
+    RepairPlan,
+    apply_repair,
+    plan_repair,
+)
 
 
 def run_repair(path: str, choice: str | None) -> tuple[RepairPlan, list[str] | None]:
@@ -37,12 +44,12 @@ def run_repair(path: str, choice: str | None) -> tuple[RepairPlan, list[str] | N
     plan = plan_repair(path)
     if choice is None or not plan.damaged:
         return plan, None
-    return plan, apply_repair(Files(), plan, Repair(choice))
+    return plan, apply_repair(Files(), plan, RepairMethod(choice))
 
 
 def repaired_lines(plan: RepairPlan, path: str, choice: str, removed: list[str]) -> list[str]:
-    """What a repair did, for people."""
-    lost = counted(plan.lost_by(Repair(choice)), "offset")
+    """The text that tells people the effect of a repair."""
+    lost = counted(plan.lost_by(RepairMethod(choice)), "offset")
     return [
         f"{path}: repaired; at most {lost} lost",
         *(f"  what was taken out is in {name}" for name in removed),
@@ -52,23 +59,25 @@ def repaired_lines(plan: RepairPlan, path: str, choice: str, removed: list[str])
 
 def plan_lines(plan: RepairPlan, path: str) -> list[str]:
     """The plan for people, with the commands that carry it out."""
-    lines = [
-        f"{path}: offsets {plan.start_offset} to {plan.end_offset - 1},"
-        f" {bytes_text(plan.size_bytes)}"
-    ]
+    offsets = (
+        f"offsets {plan.start_offset} to {plan.end_offset - 1}"
+        if plan.end_offset > plan.start_offset
+        else "no batch that can be read"
+    )
+    lines = [f"{path}: {offsets}, {bytes_text(plan.size_bytes)}"]
     lines += [f"  {extent_text(extent)}" for extent in plan.damaged]
     if not plan.damaged:
         return [*lines, "There is no damage."]
-    first = plan.damaged[0].first_offset
+    first, quoted = plan.damaged[0].first_offset, shlex.quote(path)
     return [
         *lines,
-        "Nothing was changed. If another replica has the log whole, move this directory away, and"
-        " the broker fetches it again.",
+        "Nothing was changed. If another replica has the log whole, stop the broker, move this"
+        " directory away, and start it again: it fetches the log.",
         "Otherwise stop the broker, run one of these, and start it again:",
-        f"  headrace log repair --skip {path}   # loses at most"
-        f" {counted(plan.lost_by(Repair.SKIP), 'offset')}, keeps all others",
-        f"  headrace log repair --cut {path}   # ends the log at offset {first}, loses at most"
-        f" {counted(plan.lost_by(Repair.CUT), 'offset')}",
+        f"  headrace log repair --skip {quoted}   # loses at most"
+        f" {counted(plan.lost_by(RepairMethod.SKIP), 'offset')}, keeps all others",
+        f"  headrace log repair --cut {quoted}   # ends the log at offset {first}, loses at most"
+        f" {counted(plan.lost_by(RepairMethod.CUT), 'offset')}",
     ]
 
 
@@ -80,10 +89,12 @@ def extent_text(extent: DamagedExtent) -> str:
         if extent.end_offset > extent.first_offset
         else f"from offset {extent.first_offset} on"
     )
-    return (
-        f"{name} at position {extent.position}: {offsets}"
-        f" ({extent.limit - extent.position} bytes): {extent.reason}"
-    )
+    byte_count = extent.limit - extent.position
+    if byte_count:
+        offsets += f" ({byte_count} bytes)"
+    elif extent.end_offset > extent.first_offset:
+        offsets += " are missing"
+    return f"{name} at position {extent.position}: {offsets}: {extent.reason}"
 
 
 def plan_document(plan: RepairPlan, removed: list[str] | None) -> dict[str, Any]:
@@ -218,7 +229,7 @@ def _repair_vote(files: Files, found: Examination, *, apply: bool, vote: bool) -
     return 0
 
 
-def _show(files: Files, found: Examination, remains: Remains) -> None:
+def _show(files: Files, found: Examination, remains: SoundRemains) -> None:
     if found.damage is not None:
         click.echo(f"Damaged: {found.damage}")
     click.echo(f"The metadata log would end at offset {remains.end_offset}.")
@@ -259,7 +270,7 @@ def _lines(batch: Batch) -> Iterator[str]:
         yield f"{header.base_offset + number}  {shown}"
 
 
-def _topics(files: Files, found: Examination, remains: Remains) -> set[str]:
+def _topics(files: Files, found: Examination, remains: SoundRemains) -> set[str]:
     """The topics that the log would have without its damage."""
     image = Image()
     try:

@@ -9,10 +9,11 @@ from headrace.errors import CorruptBatch, StorageError
 from headrace.storage.checkpoints import LEADER_EPOCHS, decode_epochs
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import FileMissing
+from headrace.storage.log_start_offsets import known_start
 from headrace.storage.scrubbing import (
     NEVER,
     SCRUB_CHECKPOINT,
-    Progress,
+    ScrubProgress,
     check_segment,
     decode_progress,
 )
@@ -25,18 +26,18 @@ from headrace.storage.stored_logs import (
 
 
 @dataclass(slots=True)
-class Scrub:
-    """What was read in a data directory and found damaged, and the progress of its broker."""
+class ScrubResult:
+    """The result of scrubbing a data directory, and the progress of its broker's own pass."""
 
     directory: str
-    progress: Progress
+    progress: ScrubProgress
     segment_count: int = 0
     byte_count: int = 0
     damage: list[str] = field(default_factory=list)
 
     @property
     def broker_text(self) -> str:
-        """How far the broker has come with its own pass, and what it has found."""
+        """The text about the progress and findings of the broker's own pass."""
         progress = self.progress
         if progress.started_ms == NEVER:
             return "has not begun to scrub it"
@@ -63,22 +64,22 @@ class Scrub:
                 "bytes": progress.byte_count,
                 "damage": [
                     {
-                        "topic": one.key.partition.topic,
-                        "partition": one.key.partition.partition,
-                        "segment": one.key.base_offset,
-                        "first_offset": one.first_offset,
-                        "end_offset": one.end_offset,
+                        "topic": damage.key.partition.topic,
+                        "partition": damage.key.partition.partition,
+                        "segment": damage.key.base_offset,
+                        "first_offset": damage.first_offset,
+                        "end_offset": damage.end_offset,
                     }
-                    for one in progress.damage
+                    for damage in progress.damage
                 ],
             },
         }
 
 
-def scrub_directory(directory: str) -> Scrub:
+def scrub_directory(directory: str) -> ScrubResult:
     """Read every log of a data directory; its broker may be running."""
     data = FILES.read_bytes(f"{directory}/{SCRUB_CHECKPOINT}")
-    scrub = Scrub(directory, decode_progress(data))
+    scrub = ScrubResult(directory, decode_progress(data))
     for partition, path in stored_partitions(directory).items():
         try:
             log = open_stored(partition, path)
@@ -87,6 +88,13 @@ def scrub_directory(directory: str) -> Scrub:
         except (CorruptBatch, StorageError) as error:
             scrub.damage.append(f"{partition}: {error}")
             continue
+        start_offset = known_start(FILES, path, partition)
+        first = log.segments[0] if log.segments else None
+        if first is not None and start_offset is not None and start_offset < first.base_offset:
+            scrub.damage.append(
+                f"{partition}: the segments before {first.log_path} are missing, with offsets"
+                f" {start_offset} to {first.base_offset - 1}"
+            )
         ends = [segment.base_offset for segment in log.segments[1:]] + [log.end_offset]
         epochs = _leader_epochs(path)
         for segment, end_offset in zip(log.segments, ends, strict=True):
@@ -104,7 +112,7 @@ def _leader_epochs(directory: str) -> list[tuple[int, int]]:
 
 
 def _scrub_segment(
-    scrub: Scrub, segment: Segment, end_offset: int, epochs: Sequence[tuple[int, int]]
+    scrub: ScrubResult, segment: Segment, end_offset: int, epochs: Sequence[tuple[int, int]]
 ) -> None:
     try:
         size = sum(check_segment(segment, end_offset, epochs))

@@ -1,13 +1,14 @@
 """`headrace log strays`: logs that a broker set aside, and what becomes of them."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from headrace.cli.log.dump import NotOurs
+from headrace.cli.log.dump import NotBrokerFile
 from headrace.cli.options import confirm_deletion, examples, json_option, yes_option
 from headrace.cli.output import bytes_text, print_json, print_table
 from headrace.clock import SystemClock
@@ -90,8 +91,10 @@ def _document(stray: Stray) -> dict[str, object]:
 def restore(paths: tuple[Path, ...]) -> None:
     """Give logs their names back, for the next start of their broker.
 
-    Nothing is overwritten: a partition that has a log in the same data directory is refused. A
-    start sets a log aside again that the metadata still does not know.
+    Nothing is overwritten: a partition that has a log in the same data directory is refused. The
+    command does not know the broker's other data directories (log.dirs): if one of them has a log
+    of the partition, the broker refuses to start, and says which of the two to move away. A start
+    sets a log aside again that the metadata still does not know.
     """
     for stray in [_stray(path) for path in paths]:
         path = stored.restore(Files(), os.path.dirname(stray.path), stray)
@@ -130,7 +133,9 @@ def set_aside(data: Path, partition: str) -> None:
     with _stopped(files, directory):
         path = f"{directory}/{name}"
         if not files.exists(path):
-            raise NotOurs(f"{path} does not exist; `ls {directory}` shows the logs there are")
+            raise NotBrokerFile(
+                f"{path} does not exist; `ls {shlex.quote(directory)}` shows the logs there are"
+            )
         note = StrayNote(
             name,
             read_topic_id(files, path),
@@ -156,18 +161,19 @@ def forget(data: Path, partition: str) -> None:
     files, directory, name = Files(), _data_directory(data), _partition(partition)
     with _stopped(files, directory):
         if files.exists(f"{directory}/{name}"):
-            raise NotOurs(
+            command = f"headrace log strays set-aside {shlex.quote(directory)} {name}"
+            raise NotBrokerFile(
                 f"{directory}/{name} exists, so it is not lost; to begin with an empty log all the"
-                f" same, run `headrace log strays set-aside {directory} {name}` first"
+                f" same, run `{command}` first"
             )
         if not stored.forget(files, directory, name):
-            raise NotOurs(f"{directory} expects no log of {name}; nothing is to be given up")
+            raise NotBrokerFile(f"{directory} expects no log of {name}; nothing is to be given up")
     click.echo(f"{directory} expects no log of {name} any more")
 
 
 def _data_directory(path: Path) -> str:
     if not (path / META_PROPERTIES).exists():
-        raise NotOurs(f"{path} is no data directory of a broker; give one of its log.dirs")
+        raise NotBrokerFile(f"{path} is no data directory of a broker; give one of its log.dirs")
     return str(path.absolute())
 
 
@@ -185,17 +191,16 @@ def _stray(path: Path) -> Stray:
         for stray in stored.list_strays(Files(), str(directory)):
             if stray.path == wanted:
                 return stray
-    raise NotOurs(
-        f"{path} is no log that was set aside; `headrace log strays list {directory}` shows them"
-    )
+    command = f"headrace log strays list {shlex.quote(str(directory))}"
+    raise NotBrokerFile(f"{path} is no log that was set aside; `{command}` shows them")
 
 
 @contextmanager
 def _stopped(files: Files, directory: str) -> Iterator[None]:
-    """Keep a broker from starting on the directory meanwhile; NotOurs if one runs."""
+    """Keep a broker from starting on the directory meanwhile; NotBrokerFile if one runs."""
     lock = files.lock(f"{directory}/{LOCK}")
     if lock is None:
-        raise NotOurs(f"{directory} is in use by a running broker; stop it first")
+        raise NotBrokerFile(f"{directory} is in use by a running broker; stop it first")
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.cli.log.dump import (
-    Kind,
+    LogFileType,
     base_offset_of,
     dump_file,
     index_entries,
@@ -32,8 +32,8 @@ from headrace.types import Buffer
 PROBLEMS_KEPT_MAX = 1000
 
 
-class Problem(NamedTuple):
-    """Something that cannot be right, and where."""
+class FileProblem(NamedTuple):
+    """A problem in a file, and its position."""
 
     path: str
     position: int | None
@@ -46,35 +46,35 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What was checked and what was found. Only the first problems are kept, all are counted."""
+    """The files checked and problems found. Only the first problems are kept, all are counted."""
 
     files: int = 0
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
     problem_count: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
 
     def add(self, path: Path, text: str, position: int | None = None) -> None:
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_KEPT_MAX:
-            self.problems.append(Problem(str(path), position, text))
+            self.problems.append(FileProblem(str(path), position, text))
 
 
 def check_files(paths: Iterable[Path]) -> Findings:
     """Check files; the segments among them in the order in which they are given."""
     findings = Findings()
-    ends: dict[Path, _End] = {}
+    ends: dict[Path, _SegmentEnd] = {}
     wanted = list(paths)
-    segments = {path.with_suffix(LOG_SUFFIX) for path in wanted if kind_of(path) is Kind.LOG}
+    segments = {path.with_suffix(LOG_SUFFIX) for path in wanted if kind_of(path) is LogFileType.LOG}
     for path in wanted:
         kind = kind_of(path)
         findings.files += 1
         try:
-            if kind is Kind.LOG:
-                end = ends.get(path.parent, _End())
+            if kind is LogFileType.LOG:
+                end = ends.get(path.parent, _SegmentEnd())
                 ends[path.parent] = _SegmentCheck(path, findings).run(end)
-            elif kind in (Kind.INDEX, Kind.TIME_INDEX):
+            elif kind in (LogFileType.INDEX, LogFileType.TIME_INDEX):
                 if path.with_suffix(LOG_SUFFIX) not in segments:
                     _check_index_alone(path, findings)
             else:
@@ -84,8 +84,8 @@ def check_files(paths: Iterable[Path]) -> Findings:
     return findings
 
 
-class _End(NamedTuple):
-    """Where a segment ended, for the next one to begin there or later."""
+class _SegmentEnd(NamedTuple):
+    """The end offset of a segment, for the next one to begin there or later."""
 
     next_offset: int = 0
     leader_epoch: int = -1
@@ -104,7 +104,7 @@ class _SegmentCheck:
         self._time_entries = self._entries(self._time_path)
         self._max_timestamp = -1
 
-    def run(self, end: _End) -> _End:
+    def run(self, end: _SegmentEnd) -> _SegmentEnd:
         """Check everything; where the segment ended."""
         path, findings = self._path, self._findings
         segment = open_segment(path)
@@ -131,7 +131,7 @@ class _SegmentCheck:
             findings.add(self._time_path, f"{text} which the segment does not have")
         index_path = path.with_suffix(INDEX_SUFFIX)
         _check_offset_entries(path, index_path, self._entries(index_path), findings)
-        return _End(next_offset, epoch)
+        return _SegmentEnd(next_offset, epoch)
 
     def _entries(self, path: Path) -> list[tuple[int, int]]:
         if not path.exists():
@@ -215,7 +215,7 @@ def _check_index_alone(path: Path, findings: Findings) -> None:
     _check_order(path, entries, left_over, findings)
     if not log_path.exists():
         findings.add(path, f"its segment {log_path.name} is missing")
-    elif kind_of(path) is Kind.INDEX:
+    elif kind_of(path) is LogFileType.INDEX:
         _check_offset_entries(log_path, path, entries, findings)
 
 

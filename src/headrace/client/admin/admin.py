@@ -1,7 +1,8 @@
 """The blocking admin client: `headrace.Admin`.
 
-Rule: every call is one of `headrace.client.admin.aio`, run on a thread of the client's
-own. What is checked, sent and raised is decided there.
+Rule: every call is a coroutine of `headrace.client.admin.aio`, run on a thread of the client's own.
+What is checked, sent and raised is decided there. The faces of producer and consumer share a
+module; these do not, because so many calls with an example each make more than 1,000 lines.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from headrace.client.admin import aio
 from headrace.client.admin.arguments import ConfigValue
 from headrace.client.admin.topics import BROKER_DEFAULT, CreatedTopic, NewTopic
 from headrace.client.blocking import LoopThread
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Topic
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import TopicInfo
 from headrace.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from headrace.net.addresses import Address
 from headrace.types import TopicPartition
@@ -58,21 +59,24 @@ class Admin:
 
     >>> admin.create_topic(f"{topic}-orders", partitions=6).partitions
     6
-    >>> [one.leader for one in admin.describe_topic(f"{topic}-orders").partitions]
+    >>> [partition.leader for partition in admin.describe_topic(f"{topic}-orders").partitions]
     [1, 1, 1, 1, 1, 1]
     """
 
     def __init__(self, **config: Unpack[AdminConfig]) -> None:
-        self._start(aio.Admin(**config))
+        self._start(aio.AsyncAdmin(**config))
 
     @classmethod
-    def over(cls, cluster: Cluster) -> Self:
-        """An admin client of a cluster that nobody has used yet; closing the one closes both."""
+    def over(cls, cluster: ClusterClient) -> Self:
+        """An admin client over a cluster; closing the one closes the other.
+
+        Nobody may have used the cluster yet: it is used on a thread of the client's own.
+        """
         admin = cls.__new__(cls)
-        admin._start(aio.Admin.over(cluster))
+        admin._start(aio.AsyncAdmin.over(cluster))
         return admin
 
-    def _start(self, inner: aio.Admin) -> None:
+    def _start(self, inner: aio.AsyncAdmin) -> None:
         self._inner = inner
         self._thread = LoopThread("headrace-admin")
 
@@ -133,7 +137,7 @@ class Admin:
         """
         return self._run(self._inner.create_topics(topics))
 
-    def list_topics(self, *, internal: bool = False) -> dict[str, Topic]:
+    def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
         """The topics by name, those the cluster itself uses only if asked for.
 
         >>> created = admin.create_topic(f"{topic}-listed")
@@ -142,21 +146,21 @@ class Admin:
         """
         return self._run(self._inner.list_topics(internal=internal))
 
-    def describe_topic(self, name: str) -> Topic:
+    def describe_topic(self, name: str) -> TopicInfo:
         """A topic and its partitions; `UnknownTopic` if there is none.
 
         >>> created = admin.create_topic(f"{topic}-described", partitions=2)
-        >>> [one.index for one in admin.describe_topic(f"{topic}-described").partitions]
+        >>> [partition.index for partition in admin.describe_topic(f"{topic}-described").partitions]
         [0, 1]
         """
         return self._run(self._inner.describe_topic(name))
 
-    def describe_topics(self, names: Iterable[str]) -> dict[str, Topic]:
+    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """Topics and their partitions, in the order of the names.
 
         >>> created = admin.create_topics([f"{topic}-a", f"{topic}-b"])
         >>> found = admin.describe_topics(list(created))
-        >>> [len(one.partitions) for one in found.values()]
+        >>> [len(topic.partitions) for topic in found.values()]
         [1, 1]
         """
         return self._run(self._inner.describe_topics(names))
@@ -238,7 +242,7 @@ class Admin:
         self._run(self._inner.alter_configs(settings, **owner))
 
     def list_config_resources(self, kinds: Iterable[str] = ()) -> dict[str, list[str]]:
-        """What can have settings, by kind: "topic", "broker", "group" and the like.
+        """The resources that can have settings, by kind: "topic", "broker", "group", ...
 
         >>> admin.list_config_resources(["broker"])
         {'broker': ['1']}
@@ -297,14 +301,15 @@ class Admin:
     def group_progress(
         self, groups: Iterable[str | GroupDescription]
     ) -> dict[str, tuple[GroupProgress, ...]]:
-        """How far groups are in the partitions they have committed or own, and their lag.
+        """The progress and lag of groups in the partitions they have committed or own.
 
         >>> from headrace import TopicPartition
         >>> name, group = f"{topic}-lagging", f"{topic}-laggards"
         >>> sent = [producer.send(name, b"x", partition=0).result() for number in range(3)]
         >>> admin.alter_group_offsets(group, {TopicPartition(name, 0): 1})
-        >>> [(one.committed_offset, one.lag) for one in admin.group_progress([group])[group]]
-        [(1, 2)]
+        >>> [partition] = admin.group_progress([group])[group]
+        >>> partition.committed_offset, partition.lag
+        (1, 2)
         """
         return self._run(self._inner.group_progress(groups))
 
@@ -321,7 +326,7 @@ class Admin:
         self._run(self._inner.delete_groups(names))
 
     def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed; nothing for a group that is not there.
+        """The committed offsets of a group; empty for a group that does not exist.
 
         >>> admin.group_offsets(f"{topic}-nobody")
         {}
@@ -435,15 +440,15 @@ class Admin:
         return self._run(self._inner.describe_log_dirs(brokers))
 
     def describe_health(self, brokers: Iterable[int] | None = None) -> dict[int, BrokerHealth]:
-        """What is wrong with the replicas and data directories of brokers, or of all.
+        """The health of replicas and data directories of brokers, by default of all.
 
-        Only headrace's brokers tell that: how far they are with reading their closed segments
+        Only headrace's brokers tell that: how far they are with reading their segments
         again, which logs they have set aside, and which replicas are stopped, damaged or lost.
 
         >>> health = admin.describe_health([1])[1]
         >>> health.problems
         ()
-        >>> [one.damaged_segments for one in health.health.values()]
+        >>> [directory.damaged_segments for directory in health.health.values()]
         [0]
         """
         return self._run(self._inner.describe_health(brokers))

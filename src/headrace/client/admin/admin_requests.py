@@ -9,15 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.client.admin.arguments import INT32_MAX
-from headrace.client.cluster import Cluster
-from headrace.client.errors import (
-    OutcomeUnknown,
-    SomeFailed,
-    TimedOut,
-    UnknownTopic,
-    Unreachable,
-)
-from headrace.errors import ErrorCode, KafkaError
+from headrace.client.cluster import ClusterClient
+from headrace.client.errors import OutcomeUnknown, SomeFailed, TimedOut, Unreachable
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
@@ -43,7 +37,7 @@ def passes(error: KafkaError) -> bool:
 
 
 async def settle(
-    cluster: Cluster,
+    cluster: ClusterClient,
     items: Sequence[Item],
     ask: Callable[[list[Item], float], Awaitable[Mapping[Item, Result | KafkaError]]],
     asked_again: Callable[[KafkaError], bool],
@@ -85,7 +79,7 @@ def _not_answered(item: object) -> KafkaError:
 
 
 def results(outcomes: Mapping[Item, Result | KafkaError]) -> dict[Item, Result]:
-    """What came of each item; SomeFailed if one failed."""
+    """The result of each item; SomeFailed if one failed."""
     found = {
         item: outcome for item, outcome in outcomes.items() if not isinstance(outcome, KafkaError)
     }
@@ -95,14 +89,14 @@ def results(outcomes: Mapping[Item, Result | KafkaError]) -> dict[Item, Result]:
 
 
 def result(outcomes: Mapping[Item, Result | KafkaError], item: Item) -> Result:
-    """What came of the one item; its error if it failed."""
+    """The result of the only item; raises its error if it failed."""
     outcome = outcomes[item]
     if isinstance(outcome, KafkaError):
         raise outcome
     return outcome
 
 
-async def controller(cluster: Cluster, deadline: float, *, anew: bool) -> int:
+async def controller(cluster: ClusterClient, deadline: float, *, anew: bool) -> int:
     """The broker that takes commands about the whole cluster; any, if none is named."""
     view = await (cluster.refresh((), deadline) if anew else cluster.heard_view(deadline))
     if view.controller_id in view.brokers:
@@ -112,7 +106,7 @@ async def controller(cluster: Cluster, deadline: float, *, anew: bool) -> int:
     return min(view.brokers)
 
 
-async def send_once(cluster: Cluster, request: Message, node: int, deadline: float) -> Any:
+async def send_once(cluster: ClusterClient, request: Message, node: int, deadline: float) -> Any:
     """Send what changes something; OutcomeUnknown if no answer says whether it did."""
     connection = await cluster.connection(node, deadline)
     try:
@@ -123,10 +117,10 @@ async def send_once(cluster: Cluster, request: Message, node: int, deadline: flo
         ) from None
 
 
-class Controller:
+class ControllerRequests:
     """The broker to send the attempts of one command to; after the first it is looked up anew."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._anew = False
 
@@ -144,8 +138,8 @@ class Controller:
         return await controller(self._cluster, deadline, anew=anew)
 
 
-def timeout_ms(cluster: Cluster) -> int:
-    """How long a broker may take over a command."""
+def timeout_ms(cluster: ClusterClient) -> int:
+    """The time in milliseconds that a broker may take for a command."""
     return min(int(cluster.request_timeout_s * 1000), INT32_MAX)
 
 

@@ -35,12 +35,12 @@ from headrace.client.admin.topics import (
     LATEST,
     CreatedTopic,
     NewTopic,
-    Offsets,
-    Topics,
+    OffsetAdmin,
+    TopicAdmin,
 )
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Topic
-from headrace.client.coordinator_lookup import Coordinators, Kind
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import TopicInfo
+from headrace.client.coordinator_lookup import CoordinatorLookup, CoordinatorType
 from headrace.client.errors import Closed
 from headrace.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from headrace.net.addresses import Address
@@ -51,79 +51,81 @@ if TYPE_CHECKING:
         BrokerHealth,
         ClusterDescription,
         LogDirectory,
-        Quorum,
+        QuorumAdmin,
         QuorumDescription,
     )
-    from headrace.client.admin.configs import ConfigEntry, ConfigOwner, Configs
+    from headrace.client.admin.configs import ConfigAdmin, ConfigEntry, ConfigOwner
     from headrace.client.admin.features import Features, UpdateFeaturesOptions
     from headrace.client.admin.groups import (
+        GroupAdmin,
         GroupDescription,
         GroupListing,
-        GroupOffsets,
+        GroupOffsetAdmin,
         GroupProgress,
-        Groups,
     )
-    from headrace.client.admin.reassignments import Reassignment, Reassignments
+    from headrace.client.admin.reassignments import Reassignment, ReassignmentAdmin
     from headrace.client.admin.topics import EligibleReplicas
     from headrace.client.admin.transactions import (
         FencedProducer,
         ProducerState,
+        TransactionAdmin,
         TransactionDescription,
         TransactionListing,
-        Transactions,
     )
     from headrace.client.options import AdminConfig
 
 
-class _Engine:
+class AdminCalls:
     """The commands over one cluster, by subject."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self.cluster = cluster
-        self.topics = Topics(cluster)
-        self.offsets = Offsets(cluster)
-        self._coordinators = Coordinators(cluster)
+        self.topics = TopicAdmin(cluster)
+        self.offsets = OffsetAdmin(cluster)
+        self._coordinators = CoordinatorLookup(cluster)
 
     @cached_property
-    def configs(self) -> Configs:
-        from headrace.client.admin.configs import Configs  # noqa: PLC0415
+    def configs(self) -> ConfigAdmin:
+        from headrace.client.admin.configs import ConfigAdmin  # noqa: PLC0415
 
-        return Configs(self.cluster)
-
-    @cached_property
-    def groups(self) -> Groups:
-        from headrace.client.admin.groups import Groups  # noqa: PLC0415
-
-        return Groups(self.cluster, self._coordinators)
+        return ConfigAdmin(self.cluster)
 
     @cached_property
-    def group_offsets(self) -> GroupOffsets:
-        from headrace.client.admin.groups import GroupOffsets  # noqa: PLC0415
+    def groups(self) -> GroupAdmin:
+        from headrace.client.admin.groups import GroupAdmin  # noqa: PLC0415
 
-        return GroupOffsets(self.cluster, self._coordinators)
+        return GroupAdmin(self.cluster, self._coordinators)
 
     @cached_property
-    def reassignments(self) -> Reassignments:
+    def group_offsets(self) -> GroupOffsetAdmin:
+        from headrace.client.admin.groups import GroupOffsetAdmin  # noqa: PLC0415
+
+        return GroupOffsetAdmin(self.cluster, self._coordinators)
+
+    @cached_property
+    def reassignments(self) -> ReassignmentAdmin:
         from headrace.client.admin.reassignments import (  # noqa: PLC0415
-            Reassignments,
+            ReassignmentAdmin,
         )
 
-        return Reassignments(self.cluster)
+        return ReassignmentAdmin(self.cluster)
 
     @cached_property
-    def transactions(self) -> Transactions:
-        from headrace.client.admin.transactions import Transactions  # noqa: PLC0415
+    def transactions(self) -> TransactionAdmin:
+        from headrace.client.admin.transactions import TransactionAdmin  # noqa: PLC0415
 
-        return Transactions(self.cluster, Coordinators(self.cluster, Kind.TRANSACTION))
+        return TransactionAdmin(
+            self.cluster, CoordinatorLookup(self.cluster, CoordinatorType.TRANSACTION)
+        )
 
     @cached_property
-    def quorum(self) -> Quorum:
-        from headrace.client.admin.cluster import Quorum  # noqa: PLC0415
+    def quorum(self) -> QuorumAdmin:
+        from headrace.client.admin.cluster import QuorumAdmin  # noqa: PLC0415
 
-        return Quorum(self.cluster)
+        return QuorumAdmin(self.cluster)
 
 
-class Admin:
+class AsyncAdmin:
     """Topics, settings, groups and offsets of a cluster, looked at and changed with `await`.
 
     It connects when first asked something. Every call ends within `request_timeout_ms`; what only
@@ -135,15 +137,18 @@ class Admin:
         self._start(_cluster(**config))
 
     @classmethod
-    def over(cls, cluster: Cluster) -> Self:
-        """An admin client of a cluster that was opened before; closing the one closes the other."""
+    def over(cls, cluster: ClusterClient) -> Self:
+        """An admin client over a cluster; closing the one closes the other.
+
+        The cluster may be in use on this event loop.
+        """
         admin = cls.__new__(cls)
         admin._start(cluster)
         return admin
 
-    def _start(self, cluster: Cluster) -> None:
+    def _start(self, cluster: ClusterClient) -> None:
         self._client_id = cluster.client_id
-        self._engine: _Engine | None = _Engine(cluster)
+        self._engine: AdminCalls | None = AdminCalls(cluster)
 
     def __repr__(self) -> str:
         closed = "" if self._engine else ", closed"
@@ -167,7 +172,7 @@ class Admin:
             await engine.cluster.close()
 
     @property
-    def _open(self) -> _Engine:
+    def _open(self) -> AdminCalls:
         if self._engine is None:
             raise Closed(f"the admin client {self._client_id} is closed; make a new one")
         return self._engine
@@ -189,22 +194,22 @@ class Admin:
         """Create topics; a name alone leaves the rest to the broker's defaults."""
         return results(await self._open.topics.create(_new_topics(topics)))
 
-    async def list_topics(self, *, internal: bool = False) -> dict[str, Topic]:
+    async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
         """The topics by name, those the cluster itself uses only if asked for."""
         return await self._open.topics.listed(internal=internal)
 
-    async def describe_topic(self, name: str) -> Topic:
-        """A topic and its partitions; UnknownTopic if there is none."""
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """A topic and its partitions; `UnknownTopic` if there is none."""
         return result(await self._open.topics.describe([name_of(name, "topic")]), name)
 
-    async def describe_topics(self, names: Iterable[str]) -> dict[str, Topic]:
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """Topics and their partitions, in the order of the names."""
         return results(await self._open.topics.describe(names_of(names, "topic")))
 
     async def describe_eligible_replicas(
         self, names: Iterable[str]
     ) -> dict[TopicPartition, EligibleReplicas]:
-        """Partitions of topics whose replicas could lead, or could until a restart, out of sync."""
+        """Partitions of topics that have eligible leader replicas, or had them until a restart."""
         from headrace.client.admin.topics import (  # noqa: PLC0415
             describe_eligible_replicas,
         )
@@ -212,7 +217,7 @@ class Admin:
         return await describe_eligible_replicas(self._open.cluster, names_of(names, "topic"))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records."""
+        """Delete a topic with all its records; `KafkaError` if there is none."""
         result(await self._open.topics.delete([name_of(name, "topic")]), name)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
@@ -230,7 +235,7 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Delete the records before offsets, or all with LATEST; the first offsets left."""
+        """Delete the records before offsets, or all with `LATEST`; the first offsets left."""
         wanted = {
             tp: number_of(offset, f"offset of {tp}", LATEST, INT64_MAX)
             for tp, offset in by_partition(before, "before").items()
@@ -250,7 +255,7 @@ class Admin:
         await self._open.configs.alter(settings, **owner)
 
     async def list_config_resources(self, kinds: Iterable[str] = ()) -> dict[str, list[str]]:
-        """What can have settings, by kind: "topic", "broker", "group" and the like."""
+        """The resources that can have settings, by kind: "topic", "broker", "group", ..."""
         return await self._open.configs.owners(kinds)
 
     # -- offsets
@@ -258,7 +263,10 @@ class Admin:
     async def offsets(
         self, wanted: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The offsets at EARLIEST, at LATEST or at a time; -1 where no record is that late."""
+        """The offsets at `EARLIEST`, at `LATEST`, or of the first record not older than a time.
+
+        A time is in milliseconds since 1970; the offset is -1 where no record is that late.
+        """
         asked = {
             tp: number_of(time, f"time of {tp}", EARLIEST, INT64_MAX)
             for tp, time in by_partition(wanted, "wanted").items()
@@ -274,7 +282,7 @@ class Admin:
         return await self._open.groups.listed(names_of(states, "state"), names_of(types, "type"))
 
     async def describe_group(self, name: str) -> GroupDescription:
-        """A group and its members; GROUP_ID_NOT_FOUND if there is none."""
+        """A group and its members; `KafkaError` with GROUP_ID_NOT_FOUND if there is none."""
         return result(await self._open.groups.describe([name_of(name, "group")]), name)
 
     async def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
@@ -284,10 +292,10 @@ class Admin:
     async def group_progress(
         self, groups: Iterable[str | GroupDescription]
     ) -> dict[str, tuple[GroupProgress, ...]]:
-        """How far groups are in the partitions they have committed or own."""
+        """The progress and lag of groups in the partitions they have committed or own."""
         given = [groups] if isinstance(groups, str) else list(groups)
-        described = await self.describe_groups(one for one in given if isinstance(one, str))
-        known = [described[one] if isinstance(one, str) else one for one in given]
+        described = await self.describe_groups(group for group in given if isinstance(group, str))
+        known = [described[group] if isinstance(group, str) else group for group in given]
         return await self._open.group_offsets.progress(known)
 
     async def delete_groups(self, names: Iterable[str]) -> None:
@@ -295,13 +303,13 @@ class Admin:
         results(await self._open.groups.delete(names_of(names, "group")))
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed; nothing for a group that is not there."""
+        """The committed offsets of a group; empty for a group that does not exist."""
         return await self._open.group_offsets.committed(name_of(group, "group"))
 
     async def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Commit offsets for a group that has no members now."""
+        """Commit offsets for a group that has no members now; the group need not exist."""
         wanted = {tp: _committed(tp, one) for tp, one in by_partition(offsets, "offsets").items()}
         if wanted:
             results(await self._open.group_offsets.commit(name_of(group, "group"), wanted))
@@ -325,7 +333,7 @@ class Admin:
 
         `pattern` is a regular expression, in the syntax of RE2, for the whole transactional id.
         """
-        ids = [number_of(one, "producer id", 0, INT64_MAX) for one in producer_ids]
+        ids = [number_of(producer_id, "producer id", 0, INT64_MAX) for producer_id in producer_ids]
         if duration_ms is not None:
             number_of(duration_ms, "duration_ms", 0, INT64_MAX)
         wanted = None if pattern is None else name_of(pattern, "pattern")
@@ -379,7 +387,7 @@ class Admin:
         return await describe_cluster(self._open.cluster, include_fenced=include_fenced)
 
     async def unregister_broker(self, broker: int) -> None:
-        """Let the cluster forget a broker that is gone for good."""
+        """Let the cluster forget a broker that was stopped for good, and holds no replica."""
         from headrace.client.admin.cluster import unregister_broker  # noqa: PLC0415
 
         broker_id = number_of(broker, "broker", 0, INT32_MAX)
@@ -388,7 +396,7 @@ class Admin:
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, tuple[LogDirectory, ...]]:
-        """The data directories of brokers, or of all, and what each replica takes of them."""
+        """The data directories of brokers, or of all, and the bytes of each replica in them."""
         from headrace.client.admin.cluster import describe_log_dirs  # noqa: PLC0415
 
         return results(await describe_log_dirs(self._open.cluster, await self._ids(brokers)))
@@ -396,7 +404,7 @@ class Admin:
     async def describe_health(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, BrokerHealth]:
-        """What is wrong with the replicas and data directories of brokers, or of all."""
+        """The health of replicas and data directories of brokers, by default of all."""
         from headrace.client.admin.cluster import describe_health  # noqa: PLC0415
 
         return results(await describe_health(self._open.cluster, await self._ids(brokers)))
@@ -410,7 +418,7 @@ class Admin:
     async def alter_replica_log_dirs(
         self, broker: int, targets: Mapping[TopicPartition, str]
     ) -> None:
-        """Move replicas of a broker to other data directories of it, named by their paths."""
+        """Begin to move replicas of a broker to other `log.dirs` of it, named by their paths."""
         from headrace.client.admin.cluster import alter_replica_log_dirs  # noqa: PLC0415
 
         broker_id = number_of(broker, "broker", 0, INT32_MAX)
@@ -488,18 +496,18 @@ class Admin:
         )
 
     async def remove_voter(self, node: int, directory_id: bytes | str) -> None:
-        """Let a controller no longer take part in decisions."""
+        """Let a controller no longer take part in decisions; it may be stopped then."""
         await self._open.quorum.remove_voter(
             number_of(node, "node", 0, INT32_MAX), directory_id_of(directory_id)
         )
 
 
-def _cluster(**config: Unpack[AdminConfig]) -> Cluster:
+def _cluster(**config: Unpack[AdminConfig]) -> ClusterClient:
     # Commands come in by `over` and do without the options.
     from headrace.client.options import admin_options  # noqa: PLC0415
 
     options = admin_options(**config)
-    return Cluster(options.bootstrap_servers, **options.cluster_arguments())
+    return ClusterClient(options.bootstrap_servers, **options.cluster_arguments())
 
 
 def _new_topics(topics: Iterable[NewTopic | str]) -> list[NewTopic]:
@@ -518,3 +526,7 @@ def _committed(tp: TopicPartition, given: int | OffsetAndMetadata) -> OffsetAndM
     committed = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
     number_of(committed.offset, f"offset of {tp}", 0, INT64_MAX)
     return committed
+
+
+# The name under which `headrace.aio` exports it.
+AsyncAdmin.__name__ = "Admin"

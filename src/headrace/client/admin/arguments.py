@@ -1,4 +1,4 @@
-"""What callers give, checked before anything is sent: the text says which argument is wrong."""
+"""Checks of arguments before anything is sent: the error says which argument is wrong."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, TypeVar
@@ -79,7 +79,7 @@ def broker_ids_of(brokers: Iterable[int], what: str) -> list[int]:
     """Ids of brokers in their order; TypeError or ValueError for anything else."""
     if isinstance(brokers, str | bytes | int):
         raise TypeError(f"{what} is {brokers!r}; give a list of broker ids, as [1, 2, 3]")
-    return [number_of(one, what, 0, INT32_MAX) for one in brokers]
+    return [number_of(broker, what, 0, INT32_MAX) for broker in brokers]
 
 
 def directory_id_of(given: bytes | str) -> bytes:

@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.client.admin.admin_requests import (
-    Controller,
+    ControllerRequests,
     is_refused_for_now,
     result,
     settle,
     timeout_ms,
 )
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Broker
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import BrokerInfo
 from headrace.client.errors import check, failure
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, Subject
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
@@ -48,10 +48,10 @@ class ClusterDescription:
 
     cluster_id: str | None
     controller_id: int
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerInfo, ...]
 
 
-async def describe_cluster(cluster: Cluster, *, include_fenced: bool) -> ClusterDescription:
+async def describe_cluster(cluster: ClusterClient, *, include_fenced: bool) -> ClusterDescription:
     """The cluster as it is now."""
     deadline = cluster.deadline()
     if include_fenced:
@@ -61,24 +61,28 @@ async def describe_cluster(cluster: Cluster, *, include_fenced: bool) -> Cluster
     return ClusterDescription(view.cluster_id, view.controller_id, brokers)
 
 
-async def _with_fenced(cluster: Cluster, deadline: float) -> ClusterDescription:
+async def _with_fenced(cluster: ClusterClient, deadline: float) -> ClusterDescription:
     response = await cluster.call(DescribeClusterRequest(include_fenced_brokers=True), deadline)
     check(response.error_code, response.error_message)
     brokers = [
-        Broker(one.broker_id, Address(one.host, one.port), one.rack, one.is_fenced)
-        for one in response.brokers
+        BrokerInfo(
+            broker.broker_id, Address(broker.host, broker.port), broker.rack, broker.is_fenced
+        )
+        for broker in response.brokers
     ]
     brokers.sort(key=lambda broker: broker.node_id)
     return ClusterDescription(response.cluster_id, response.controller_id, tuple(brokers))
 
 
-async def unregister_broker(cluster: Cluster, broker_id: int) -> None:
+async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
     """Let the cluster forget a broker."""
-    target = Controller(cluster)
+    target = ControllerRequests(cluster)
 
     async def ask(missing: list[int], deadline: float) -> dict[int, KafkaError | None]:
         response = await target.send_once(UnregisterBrokerRequest(broker_id=broker_id), deadline)
-        error = failure(response.error_code, response.error_message, f"broker {broker_id}")
+        error = failure(
+            response.error_code, response.error_message, Subject("broker", str(broker_id))
+        )
         return {broker_id: error}
 
     result(await settle(cluster, [broker_id], ask, is_refused_for_now), broker_id)
@@ -116,7 +120,7 @@ class LogDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAsideLog:
     """A log that a broker gave another name, for an operator to look at, and why it did so."""
 
     name: str
@@ -137,7 +141,7 @@ class DirectoryHealth:
     scrubbed_bytes: int
     closed_bytes: int
     damaged_segments: int
-    set_aside: tuple[SetAside, ...]
+    set_aside: tuple[SetAsideLog, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,20 +171,20 @@ class BrokerHealth:
 
 
 async def describe_log_dirs(
-    cluster: Cluster, broker_ids: Sequence[int]
+    cluster: ClusterClient, broker_ids: Sequence[int]
 ) -> dict[int, tuple[LogDirectory, ...] | KafkaError]:
     """The data directories of brokers, asked once; each broker has its own outcome."""
     answers = await _ask_each(cluster, broker_ids, DescribeLogDirsRequest(topics=None))
     return {
         broker_id: answer
         if isinstance(answer, KafkaError)
-        else tuple(_directory(broker_id, one) for one in answer.results)
+        else tuple(_directory(broker_id, directory) for directory in answer.results)
         for broker_id, answer in answers.items()
     }
 
 
 async def describe_health(
-    cluster: Cluster, broker_ids: Sequence[int]
+    cluster: ClusterClient, broker_ids: Sequence[int]
 ) -> dict[int, BrokerHealth | KafkaError]:
     """The health of brokers, asked once; each broker has its own outcome."""
     request = DescribeLogDirsRequest(topics=None, include_health=True)
@@ -192,7 +196,7 @@ async def describe_health(
 
 
 async def _ask_each(
-    cluster: Cluster, broker_ids: Sequence[int], request: DescribeLogDirsRequest
+    cluster: ClusterClient, broker_ids: Sequence[int], request: DescribeLogDirsRequest
 ) -> dict[int, DescribeLogDirsResponse | KafkaError]:
     deadline = cluster.deadline()
     await cluster.heard_view(deadline)
@@ -201,7 +205,7 @@ async def _ask_each(
 
 
 async def _ask(
-    cluster: Cluster, broker_id: int, request: DescribeLogDirsRequest, deadline: float
+    cluster: ClusterClient, broker_id: int, request: DescribeLogDirsRequest, deadline: float
 ) -> DescribeLogDirsResponse | KafkaError:
     try:
         response: DescribeLogDirsResponse = await cluster.call(request, deadline, broker_id)
@@ -209,28 +213,32 @@ async def _ask(
         return error
     except ConnectionFailed as error:
         return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}: {error}")
-    return failure(response.error_code, subject=f"broker {broker_id}") or response
+    return failure(response.error_code, subject=Subject("broker", str(broker_id))) or response
 
 
 def _health(broker_id: int, answer: DescribeLogDirsResponse) -> BrokerHealth:
     return BrokerHealth(
-        tuple(_directory(broker_id, one) for one in answer.results),
+        tuple(_directory(broker_id, directory) for directory in answer.results),
         {
-            one.log_dir: DirectoryHealth(
+            directory.log_dir: DirectoryHealth(
                 told.scrub_started_ms if told.scrub_started_ms >= 0 else None,
                 told.scrub_finished_ms if told.scrub_finished_ms >= 0 else None,
                 told.scrubbed_segments,
                 told.scrubbed_bytes,
                 told.closed_bytes,
                 told.damaged_segments,
-                tuple(SetAside(aside.name, aside.reason) for aside in told.set_aside),
+                tuple(SetAsideLog(aside.name, aside.reason) for aside in told.set_aside),
             )
-            for one in answer.results
-            if (told := one.health) is not None
+            for directory in answer.results
+            if (told := directory.health) is not None
         },
         tuple(
-            ReplicaProblem(TopicPartition(one.topic, one.partition_index), one.state, one.reason)
-            for one in answer.replica_problems
+            ReplicaProblem(
+                TopicPartition(replica_problem.topic, replica_problem.partition_index),
+                replica_problem.state,
+                replica_problem.reason,
+            )
+            for replica_problem in answer.replica_problems
         ),
     )
 
@@ -238,29 +246,31 @@ def _health(broker_id: int, answer: DescribeLogDirsResponse) -> BrokerHealth:
 def _directory(broker_id: int, told: DescribeLogDirsResult) -> LogDirectory:
     return LogDirectory(
         told.log_dir,
-        failure(told.error_code, subject=f"directory {told.log_dir} of broker {broker_id}"),
+        failure(
+            told.error_code, subject=Subject("directory", f"{told.log_dir} of broker {broker_id}")
+        ),
         {
-            TopicPartition(topic.name, one.partition_index): one.partition_size
+            TopicPartition(topic.name, partition.partition_index): partition.partition_size
             for topic in told.topics
-            for one in topic.partitions
-            if not one.is_future_key
+            for partition in topic.partitions
+            if not partition.is_future_key
         },
         told.total_bytes if told.total_bytes >= 0 else None,
         told.usable_bytes if told.usable_bytes >= 0 else None,
         {
-            TopicPartition(topic.name, one.partition_index): FutureReplica(
-                one.partition_size, one.offset_lag
+            TopicPartition(topic.name, partition.partition_index): FutureReplica(
+                partition.partition_size, partition.offset_lag
             )
             for topic in told.topics
-            for one in topic.partitions
-            if one.is_future_key
+            for partition in topic.partitions
+            if partition.is_future_key
         },
         told.is_cordoned,
     )
 
 
 async def alter_replica_log_dirs(
-    cluster: Cluster, broker_id: int, targets: Mapping[TopicPartition, str]
+    cluster: ClusterClient, broker_id: int, targets: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, KafkaError | None]:
     """Ask a broker to move replicas; each has its own outcome."""
     deadline = cluster.deadline()
@@ -278,13 +288,15 @@ async def alter_replica_log_dirs(
         gone = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}: {error}")
         return dict.fromkeys(targets, gone)
     codes = {
-        TopicPartition(topic.topic_name, one.partition_index): one.error_code
+        TopicPartition(topic.topic_name, partition.partition_index): partition.error_code
         for topic in response.results
-        for one in topic.partitions
+        for partition in topic.partitions
     }
     missing = ErrorCode.UNKNOWN_SERVER_ERROR
     return {
-        tp: failure(codes.get(tp, missing), subject=f"replica {tp} of broker {broker_id}")
+        tp: failure(
+            codes.get(tp, missing), subject=Subject("replica", f"{tp} of broker {broker_id}")
+        )
         for tp in targets
     }
 
@@ -322,15 +334,15 @@ class QuorumDescription:
     endpoints: Mapping[int, Mapping[str, Address]] = field(default_factory=dict)
 
 
-class Quorum:
+class QuorumAdmin:
     """Commands about controllers."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     async def describe(self) -> QuorumDescription:
         """The quorum as its leader sees it."""
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
         deadline = self._cluster.deadline()
         request = DescribeQuorumRequest(
             topics=[
@@ -341,14 +353,17 @@ class Quorum:
         async def ask() -> QuorumDescription:
             response = await target.send(request, deadline)
             check(response.error_code, response.error_message)
-            found = [one for topic in response.topics for one in topic.partitions]
+            found = [partition for topic in response.topics for partition in topic.partitions]
             if not found:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR, "the broker says nothing of the quorum"
                 )
-            check(found[0].error_code, found[0].error_message, "the quorum")
+            check(found[0].error_code, found[0].error_message, Subject("quorum"))
             endpoints = {
-                node.node_id: {one.name: Address(one.host, one.port) for one in node.listeners}
+                node.node_id: {
+                    listener.name: Address(listener.host, listener.port)
+                    for listener in node.listeners
+                }
                 for node in response.nodes
             }
             return _description(found[0], endpoints)
@@ -369,17 +384,17 @@ class Quorum:
                 for name, address in endpoints.items()
             ],
         )
-        await self._change(request, f"voter {node_id}")
+        await self._change(request, Subject("voter", str(node_id)))
 
     async def remove_voter(self, node_id: int, directory_id: bytes) -> None:
         """Let a node vote no longer."""
         request = RemoveRaftVoterRequest(
             cluster_id=None, voter_id=node_id, voter_directory_id=directory_id
         )
-        await self._change(request, f"voter {node_id}")
+        await self._change(request, Subject("voter", str(node_id)))
 
-    async def _change(self, request: Message, subject: str) -> None:
-        target = Controller(self._cluster)
+    async def _change(self, request: Message, subject: Subject) -> None:
+        target = ControllerRequests(self._cluster)
         deadline = self._cluster.deadline()
         refused: list[KafkaError] = []
 
@@ -406,8 +421,8 @@ def _description(
         found.leader_id,
         found.leader_epoch,
         found.high_watermark,
-        tuple(_replica(one) for one in sorted(found.current_voters, key=_id)),
-        tuple(_replica(one) for one in sorted(found.observers, key=_id)),
+        tuple(_replica(voter) for voter in sorted(found.current_voters, key=_id)),
+        tuple(_replica(observer) for observer in sorted(found.observers, key=_id)),
         endpoints,
     )
 

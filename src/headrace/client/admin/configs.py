@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypedDict, Unpack
 
-from headrace.client.admin.admin_requests import Controller, passes, result, settle
+from headrace.client.admin.admin_requests import ControllerRequests, passes, result, settle
 from headrace.client.admin.arguments import (
     ConfigValue,
     config_texts,
@@ -13,9 +13,9 @@ from headrace.client.admin.arguments import (
     names_of,
     number_of,
 )
-from headrace.client.cluster import Cluster
-from headrace.client.errors import UnknownTopic, failure
-from headrace.errors import ErrorCode, KafkaError
+from headrace.client.cluster import ClusterClient
+from headrace.client.errors import failure
+from headrace.errors import ErrorCode, KafkaError, Subject, unknown_topic
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -48,7 +48,7 @@ NO_EFFECT = "No effect here:"
 
 
 class ResourceType(IntEnum):
-    """What settings belong to, by Kafka's codes."""
+    """The kinds of resources that have settings, by Kafka's codes."""
 
     TOPIC = 2
     BROKER = 4
@@ -78,7 +78,11 @@ class ConfigResource:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.kind.name.lower().replace('_', ' ')} {self.name}"
+        return str(self.subject)
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.kind.name.lower().replace("_", " "), self.name)
 
     @property
     def node_id(self) -> int | None:
@@ -127,10 +131,10 @@ def _kind_of(name: str) -> ResourceType:
     return ResourceType[name.upper()]
 
 
-class Configs:
+class ConfigAdmin:
     """Commands about settings."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     async def describe(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
@@ -168,9 +172,9 @@ class Configs:
         ) -> dict[str, dict[str, list[str]] | KafkaError]:
             answer = await self._cluster.call(request, deadline, None)
             found: dict[int, list[str]] = {kind: [] for kind in wanted}
-            for one in answer.config_resources:
-                found[one.resource_type].append(one.resource_name)
-            error = failure(answer.error_code, None, "the list of config resources")
+            for resource in answer.config_resources:
+                found[resource.resource_type].append(resource.resource_name)
+            error = failure(answer.error_code, None, Subject("list of config resources"))
             return {"": error or {kind.name.lower(): sorted(found[kind]) for kind in wanted}}
 
         return result(await settle(self._cluster, [""], ask, passes), "")
@@ -200,7 +204,7 @@ class Configs:
                 )
             ]
         )
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
 
         async def ask(
             missing: list[ConfigResource], deadline: float
@@ -211,7 +215,7 @@ class Configs:
             else:
                 response = await self._cluster.call(request, deadline, node)
             (answer,) = response.responses
-            return {resource: failure(answer.error_code, answer.error_message, str(resource))}
+            return {resource: failure(answer.error_code, answer.error_message, resource.subject)}
 
         def asked_again(error: KafkaError) -> bool:
             return passes(error) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -227,7 +231,8 @@ class Configs:
         if node_id not in known:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"there is no broker {node_id}; the cluster has {', '.join(map(str, known))}",
+                f"there is no broker {node_id}",
+                advice=f"the cluster has {', '.join(map(str, known))}",
             )
         return node_id
 
@@ -235,8 +240,8 @@ class Configs:
 def _failure(resource: ConfigResource, code: int, detail: str | None) -> KafkaError | None:
     # The same text whether a topic is asked for its settings or for its partitions.
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(f"{resource} does not exist")
-    return failure(code, detail, str(resource))
+        return unknown_topic(resource.name)
+    return failure(code, detail, resource.subject)
 
 
 def _entry(described: DescribeConfigsResourceResult) -> ConfigEntry:

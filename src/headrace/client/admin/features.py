@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
-from headrace.client.admin.admin_requests import Controller, timeout_ms
-from headrace.client.cluster import Cluster
+from headrace.client.admin.admin_requests import ControllerRequests, timeout_ms
+from headrace.client.cluster import ClusterClient
 from headrace.client.errors import check
+from headrace.errors import Subject
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -38,7 +39,7 @@ class Features:
 
 
 class UpdateFeaturesOptions(TypedDict, total=False):
-    """How levels are changed; every option is False unless it is given."""
+    """The direction and mode of a change of feature levels; every flag is False by default."""
 
     # Lower the levels; `unsafe` even if metadata is lost by that.
     downgrade: bool
@@ -47,18 +48,22 @@ class UpdateFeaturesOptions(TypedDict, total=False):
     validate_only: bool
 
 
-async def describe_features(cluster: Cluster) -> Features:
+async def describe_features(cluster: ClusterClient) -> Features:
     """The features as the broker that leads the cluster, or any, tells them."""
-    target = Controller(cluster)
+    target = ControllerRequests(cluster)
     deadline = cluster.deadline()
 
     async def ask() -> Features:
         response = await target.send(ApiVersionsRequest(**_SOFTWARE), deadline)
         check(response.error_code, None)
-        levels = {one.name: one.max_version_level for one in response.finalized_features}
+        levels = {
+            feature.name: feature.max_version_level for feature in response.finalized_features
+        }
         features = {
-            one.name: FeatureDescription(one.min_version, one.max_version, levels.get(one.name, 0))
-            for one in sorted(response.supported_features, key=lambda one: one.name)
+            feature.name: FeatureDescription(
+                feature.min_version, feature.max_version, levels.get(feature.name, 0)
+            )
+            for feature in sorted(response.supported_features, key=lambda feature: feature.name)
         }
         return Features(features, response.finalized_features_epoch)
 
@@ -66,7 +71,7 @@ async def describe_features(cluster: Cluster) -> Features:
 
 
 async def update_features(
-    cluster: Cluster,
+    cluster: ClusterClient,
     levels: Mapping[str, int],
     *,
     downgrade: bool = False,
@@ -87,13 +92,13 @@ async def update_features(
         ],
         validate_only=validate_only,
     )
-    target = Controller(cluster)
+    target = ControllerRequests(cluster)
     deadline = cluster.deadline()
 
     async def ask() -> None:
         response = await target.send(request, deadline)
         check(response.error_code, response.error_message)
         for result in response.results:
-            check(result.error_code, result.error_message, result.feature)
+            check(result.error_code, result.error_message, Subject("feature", result.feature))
 
     await cluster.retrying(ask, deadline)

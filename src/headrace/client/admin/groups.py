@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.client.admin.admin_requests import by_topic, send_once
-from headrace.client.admin.topics import LATEST, Offsets
-from headrace.client.cluster import Cluster
-from headrace.client.coordinator_lookup import Coordinators, is_elsewhere_or_later
+from headrace.client.admin.topics import LATEST, OffsetAdmin
+from headrace.client.cluster import ClusterClient
+from headrace.client.coordinator_lookup import CoordinatorLookup, is_elsewhere_or_later
 from headrace.client.errors import check, failure
 from headrace.client.types import OffsetAndMetadata
-from headrace.errors import ErrorCode, KafkaError, ProtocolError
+from headrace.errors import ErrorCode, KafkaError, ProtocolError, Subject
 from headrace.protocol.message_codec import decode
 from headrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -83,10 +83,10 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
-class Groups:
+class GroupAdmin:
     """Commands about groups. Errors that concern one of several are returned, not raised."""
 
-    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+    def __init__(self, cluster: ClusterClient, coordinators: CoordinatorLookup) -> None:
         self._cluster = cluster
         self._coordinators = coordinators
 
@@ -105,10 +105,14 @@ class Groups:
             found: dict[str, GroupListing] = {}
             for node in sorted(view.brokers):
                 response = await self._cluster.call(request, deadline, node)
-                check(response.error_code, subject=f"broker {node}")
-                for one in response.groups:
-                    found[one.group_id] = GroupListing(
-                        one.group_id, one.group_state, one.group_type, one.protocol_type, node
+                check(response.error_code, subject=Subject("broker", str(node)))
+                for group in response.groups:
+                    found[group.group_id] = GroupListing(
+                        group.group_id,
+                        group.group_state,
+                        group.group_type,
+                        group.protocol_type,
+                        node,
                     )
             return {name: found[name] for name in sorted(found)}
 
@@ -125,7 +129,7 @@ class Groups:
         ) -> dict[str, GroupDescription | KafkaError]:
             request = DescribeGroupsRequest(groups=asked)
             response = await self._cluster.call(request, deadline, node)
-            return {one.group_id: _group(one, node) for one in response.groups}
+            return {group.group_id: _group(group, node) for group in response.groups}
 
         return await self._coordinators.ask(names, ask)
 
@@ -136,8 +140,8 @@ class Groups:
             request = DeleteGroupsRequest(groups_names=asked)
             response = await send_once(self._cluster, request, node, deadline)
             return {
-                one.group_id: group_failure(one.error_code, None, one.group_id)
-                for one in response.results
+                result.group_id: group_failure(result.error_code, None, result.group_id)
+                for result in response.results
             }
 
         return await self._coordinators.ask(names, ask)
@@ -148,7 +152,7 @@ def group_failure(code: int, detail: str | None, group: str) -> KafkaError | Non
     # Kafka's words are kept where they say more, as of a group that is of another type.
     if code == ErrorCode.GROUP_ID_NOT_FOUND and "not found" in (detail or "not found"):
         return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
-    return failure(code, detail, f"group {group}")
+    return failure(code, detail, Subject("group", group))
 
 
 def _group(described: DescribedGroup, node: int) -> GroupDescription | KafkaError:
@@ -165,7 +169,7 @@ def _group(described: DescribedGroup, node: int) -> GroupDescription | KafkaErro
         described.protocol_type,
         described.protocol_data,
         node,
-        tuple(_member(one, readable) for one in described.members),
+        tuple(_member(member, readable) for member in described.members),
     )
 
 
@@ -195,7 +199,7 @@ def _member(described: DescribedGroupMember, readable: bool) -> MemberDescriptio
 
 
 def _read(kind: type[Message], data: bytes) -> Any:
-    """What a member told the group, or was told; None if it cannot be read.
+    """The decoded subscription or assignment of a member; None if it cannot be read.
 
     Versions of the consumer protocol only add fields at the end, so all can be read as the first.
     """
@@ -210,7 +214,7 @@ _NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far a group is in one partition. None is what nobody can say."""
+    """The progress of a group in one partition. None stands for unknown."""
 
     tp: TopicPartition
     committed_offset: int | None
@@ -225,16 +229,16 @@ class GroupProgress:
         return max(self.end_offset - self.committed_offset, 0)
 
 
-class GroupOffsets:
+class GroupOffsetAdmin:
     """Commands about the offsets of groups.
 
     All of them may be sent again when an answer is lost: the second time finds what the first left.
     """
 
-    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+    def __init__(self, cluster: ClusterClient, coordinators: CoordinatorLookup) -> None:
         self._cluster = cluster
         self._coordinators = coordinators
-        self._offsets = Offsets(cluster)
+        self._offsets = OffsetAdmin(cluster)
 
     async def committed(
         self, group: str, *, require_stable: bool = False
@@ -254,11 +258,11 @@ class GroupOffsets:
         async def ask(node: int, deadline: float) -> dict[TopicPartition, OffsetAndMetadata]:
             response = await self._cluster.call(request, deadline, node)
             answer = response.groups[0] if response.groups else response
-            check(answer.error_code, subject=f"group {group}")
+            check(answer.error_code, subject=Subject("group", group))
             names = await self._names(answer.topics, deadline)
             offsets = {}
             for tp, one in _partitions(answer.topics, names):
-                check(one.error_code, subject=str(tp))
+                check(one.error_code, subject=Subject("partition", str(tp)))
                 if one.committed_offset >= 0:
                     offsets[tp] = OffsetAndMetadata(
                         one.committed_offset, one.metadata or "", one.committed_leader_epoch
@@ -270,10 +274,10 @@ class GroupOffsets:
     async def progress(
         self, groups: Sequence[GroupDescription]
     ) -> dict[str, tuple[GroupProgress, ...]]:
-        """How far groups are in the partitions they have committed or own."""
+        """The progress of groups in the partitions they have committed or own."""
         offsets = {group.name: await self.committed(group.name) for group in groups}
         owners = {
-            group.name: {tp: one for one in group.members for tp in one.assignment or ()}
+            group.name: {tp: member for member in group.members for tp in member.assignment or ()}
             for group in groups
         }
         partitions = {name: {*offsets[name], *owned} for name, owned in owners.items()}
@@ -354,7 +358,7 @@ class GroupOffsets:
         return {topic.topic_id: topic.name for topic in view.topics.values()}
 
     async def _end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the partitions end that still exist and have somebody to ask."""
+        """The end offsets of the partitions that still exist and have a leader."""
         led = {
             TopicPartition(topic.name, partition.index)
             for topic in (await self._cluster.all_topics()).values()
@@ -391,7 +395,7 @@ def _outcomes(
     """The outcome in each partition; raises what calls for sending the command again."""
     outcomes = {}
     for tp, partition in _partitions(topics, names):
-        error = failure(partition.error_code, subject=f"partition {tp}")
+        error = failure(partition.error_code, subject=Subject("partition", str(tp)))
         if error is not None and is_elsewhere_or_later(error):
             raise error
         outcomes[tp] = error

@@ -1,4 +1,4 @@
-"""Where replicas should be: a new assignment that moves as little as it can.
+"""Plans of replica assignments that move as little data as they can.
 
 In order of their weight, the aims are:
 
@@ -28,7 +28,7 @@ class CannotPlan(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReassignmentPlan:
     """New replicas of the partitions that change, and what these had before."""
 
     before: Assignment
@@ -39,11 +39,11 @@ class Plan:
         return {
             tp: new
             for tp, replicas in self.after.items()
-            if (new := tuple(one for one in replicas if one not in self.before[tp]))
+            if (new := tuple(replica for replica in replicas if replica not in self.before[tp]))
         }
 
     def moved_bytes(self, sizes: Mapping[TopicPartition, int]) -> int:
-        """How much is copied between brokers."""
+        """The bytes that are copied between brokers."""
         return sum(sizes.get(tp, 0) * len(new) for tp, new in self.added().items())
 
 
@@ -54,15 +54,15 @@ def make_plan(
     sizes: Mapping[TopicPartition, int] | None = None,
     balance: bool = True,
     replication_factor: int | None = None,
-) -> Plan:
-    """How to have the partitions of `assignment` on `brokers`, which come with their racks.
+) -> ReassignmentPlan:
+    """Plan the partitions of `assignment` onto `brokers`, which come with their racks.
 
     Without `balance` only replicas move that are on other brokers. CannotPlan if there are too few
     brokers.
     """
     if not brokers:
         raise CannotPlan("no broker is left to have replicas")
-    state = _Placement(brokers, assignment, sizes or {})
+    state = _PlannedReplicas(brokers, assignment, sizes or {})
     for tp in sorted(assignment):
         wanted = replication_factor or len(assignment[tp])
         if wanted > len(brokers):
@@ -83,10 +83,12 @@ def make_plan(
         after |= _with_even_leaders(brokers, of_topic)
     after = _with_even_leaders(brokers, after)
     changed = [tp for tp in sorted(assignment) if after[tp] != tuple(assignment[tp])]
-    return Plan({tp: tuple(assignment[tp]) for tp in changed}, {tp: after[tp] for tp in changed})
+    return ReassignmentPlan(
+        {tp: tuple(assignment[tp]) for tp in changed}, {tp: after[tp] for tp in changed}
+    )
 
 
-class _Placement:
+class _PlannedReplicas:
     """Replicas while they are moved about.
 
     Invariant: `load` counts the replicas on each broker, `_on[broker][topic]` has those of a topic
@@ -124,7 +126,9 @@ class _Placement:
                 self._put(tp, index, self._best(tp))
         while len(slots) > wanted:
             gone = [broker for broker in slots if broker not in self.load]
-            worst = gone[-1] if gone else max(slots[1:], key=lambda one: self._reluctance(tp, one))
+            worst = (
+                gone[-1] if gone else max(slots[1:], key=lambda slot: self._reluctance(tp, slot))
+            )
             slots.remove(worst)
             if worst in self.load:
                 self._leave(tp, worst)
@@ -151,9 +155,9 @@ class _Placement:
 
     def even_out(self, balance: bool) -> bool:
         """Take one replica off a broker that has too many; whether that could be done."""
-        for source in sorted(self.load, key=lambda one: (-self.load[one], one)):
-            sinks = [one for one in self.load if self.load[one] <= self.load[source] - 2]
-            sinks.sort(key=lambda one: (self.load[one], one))
+        for source in sorted(self.load, key=lambda broker: (-self.load[broker], broker)):
+            sinks = [broker for broker in self.load if self.load[broker] <= self.load[source] - 2]
+            sinks.sort(key=lambda broker: (self.load[broker], broker))
             for sink in sinks:
                 tp = self._movable(source, sink, balance)
                 if tp is not None:
@@ -233,16 +237,16 @@ class _Placement:
         taken = Counter(self._racks[broker] for broker in slots if broker in self._racks)
         return min(
             (broker for broker in self.load if broker not in slots),
-            key=lambda one: (
-                taken[self._racks[one]],
-                self._topics[one][tp.topic],
-                self.load[one],
-                one,
+            key=lambda broker: (
+                taken[self._racks[broker]],
+                self._topics[broker][tp.topic],
+                self.load[broker],
+                broker,
             ),
         )
 
     def _reluctance(self, tp: TopicPartition, broker: int) -> tuple[int, int, int]:
-        shares = Counter(self._racks.get(one) for one in self._slots[tp])
+        shares = Counter(self._racks.get(holder) for holder in self._slots[tp])
         return shares[self._racks.get(broker)], self.load[broker], broker
 
     def _put(self, tp: TopicPartition, index: int, broker: int) -> None:
@@ -281,7 +285,7 @@ def _with_even_leaders(
     leads = dict.fromkeys(sorted(brokers), 0)
     leader = {tp: replicas[tp][0] for tp in sorted(replicas)}
     handed: dict[int, dict[int, dict[TopicPartition, None]]] = {
-        one: {other: {} for other in leads} for one in leads
+        lead: {other: {} for other in leads} for lead in leads
     }
     topics: dict[int, Counter[str]] = {broker: Counter() for broker in leads}
     for tp, broker in leader.items():
@@ -304,7 +308,7 @@ def _with_even_leaders(
                 del handed[old][other][tp]
                 handed[new][other][tp] = None
     return {
-        tp: (leader[tp], *(one for one in given if one != leader[tp]))
+        tp: (leader[tp], *(broker for broker in given if broker != leader[tp]))
         for tp, given in replicas.items()
     }
 
@@ -313,7 +317,7 @@ def _handovers(
     leads: Mapping[int, int], handed: Mapping[int, Mapping[int, Mapping[TopicPartition, None]]]
 ) -> Iterator[list[int]]:
     """The ways from brokers that lead too often, the worst first, to those that lead least."""
-    for source in sorted(leads, key=lambda one: (-leads[one], one)):
+    for source in sorted(leads, key=lambda lead: (-leads[lead], lead)):
         came_from = {source: source}
         waiting = deque([source])
         while waiting:
@@ -322,7 +326,7 @@ def _handovers(
                 if there not in came_from and handed[here][there]:
                     came_from[there] = here
                     waiting.append(there)
-        sink = min(came_from, key=lambda one: (leads[one], one))
+        sink = min(came_from, key=lambda broker: (leads[broker], broker))
         if leads[sink] <= leads[source] - 2:
             path = [sink]
             while path[-1] != source:

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.client.admin.admin_requests import (
-    Controller,
+    ControllerRequests,
     by_topic,
     is_refused_for_now,
     settle,
     timeout_ms,
 )
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from headrace.client.errors import check, failure
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, Subject
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -42,13 +42,13 @@ class Reassignment:
     @property
     def target(self) -> tuple[int, ...]:
         """The replicas it will have, the preferred leader first."""
-        return tuple(one for one in self.replicas if one not in self.removing)
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
-class Reassignments:
+class ReassignmentAdmin:
     """Commands about where partitions are, and who leads them."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     async def alter(
@@ -58,7 +58,7 @@ class Reassignments:
         allow_replication_factor_change: bool,
     ) -> dict[TopicPartition, KafkaError | None]:
         """Begin moves, or cancel those whose target is None; each has its own outcome."""
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
 
         async def ask(
             missing: list[TopicPartition], deadline: float
@@ -81,10 +81,12 @@ class Reassignments:
             response = await target.send(request, deadline)
             check(response.error_code, response.error_message)
             return {
-                tp: failure(one.error_code, one.error_message, f"partition {tp}")
+                tp: failure(
+                    partition.error_code, partition.error_message, Subject("partition", str(tp))
+                )
                 for topic in response.responses
-                for one in topic.partitions
-                for tp in [TopicPartition(topic.name, one.partition_index)]
+                for partition in topic.partitions
+                for tp in [TopicPartition(topic.name, partition.partition_index)]
             }
 
         return await settle(self._cluster, list(targets), ask, is_refused_for_now)
@@ -93,7 +95,7 @@ class Reassignments:
         self, partitions: Sequence[TopicPartition] | None
     ) -> dict[TopicPartition, Reassignment]:
         """The moves under way: all, or those of some partitions."""
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
         deadline = self._cluster.deadline()
         topics = None
         if partitions is not None:
@@ -109,11 +111,13 @@ class Reassignments:
             response = await target.send(request, deadline)
             check(response.error_code, response.error_message)
             return {
-                TopicPartition(topic.name, one.partition_index): Reassignment(
-                    tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+                TopicPartition(topic.name, partition.partition_index): Reassignment(
+                    tuple(partition.replicas),
+                    tuple(partition.adding_replicas),
+                    tuple(partition.removing_replicas),
                 )
                 for topic in response.topics
-                for one in topic.partitions
+                for partition in topic.partitions
             }
 
         found = await self._cluster.retrying(ask, deadline)
@@ -123,7 +127,7 @@ class Reassignments:
         self, partitions: Sequence[TopicPartition] | None, *, unclean: bool
     ) -> dict[TopicPartition, bool | KafkaError]:
         """Whether each partition got another leader; with None only those that did, or failed."""
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
         if partitions is None:
             deadline = self._cluster.deadline()
             return await self._cluster.retrying(
@@ -139,7 +143,7 @@ class Reassignments:
 
     async def _elect(
         self,
-        target: Controller,
+        target: ControllerRequests,
         partitions: list[TopicPartition] | None,
         unclean: bool,
         deadline: float,
@@ -160,12 +164,14 @@ class Reassignments:
         check(response.error_code)
         outcomes: dict[TopicPartition, bool | KafkaError] = {}
         for topic in response.replica_election_results:
-            for one in topic.partition_result:
-                tp = TopicPartition(topic.topic, one.partition_id)
-                if one.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+            for partition in topic.partition_result:
+                tp = TopicPartition(topic.topic, partition.partition_id)
+                if partition.error_code == ErrorCode.ELECTION_NOT_NEEDED:
                     outcomes[tp] = False
                 else:
-                    error = failure(one.error_code, one.error_message, f"partition {tp}")
+                    error = failure(
+                        partition.error_code, partition.error_message, Subject("partition", str(tp))
+                    )
                     outcomes[tp] = error or True
         self._cluster.forget(sorted({tp.topic for tp in outcomes}))
         return outcomes

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.client.admin.admin_requests import (
-    Controller,
+    ControllerRequests,
     by_topic,
     is_refused_for_now,
     passes,
@@ -19,11 +19,11 @@ from headrace.client.admin.arguments import (
     name_of,
     number_of,
 )
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Topic
-from headrace.client.errors import UnknownTopic, check, failure
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import TopicInfo
+from headrace.client.errors import check, failure
 from headrace.client.types import OffsetAndTimestamp
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, Subject, unknown_topic
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -73,7 +73,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What the broker made of a `NewTopic`."""
+    """A topic as the broker created it from a `NewTopic`."""
 
     name: str
     topic_id: bytes
@@ -81,23 +81,23 @@ class CreatedTopic:
     replication_factor: int
 
 
-class Topics:
+class TopicAdmin:
     """Commands about topics."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
-    async def listed(self, *, internal: bool) -> dict[str, Topic]:
+    async def listed(self, *, internal: bool) -> dict[str, TopicInfo]:
         """Every topic, by name."""
         found = await self._cluster.all_topics()
         return {
             name: found[name] for name in sorted(found) if internal or not found[name].is_internal
         }
 
-    async def describe(self, names: Sequence[str]) -> dict[str, Topic | KafkaError]:
+    async def describe(self, names: Sequence[str]) -> dict[str, TopicInfo | KafkaError]:
         """The named topics as they are now."""
 
-        async def ask(missing: list[str], deadline: float) -> dict[str, Topic | KafkaError]:
+        async def ask(missing: list[str], deadline: float) -> dict[str, TopicInfo | KafkaError]:
             view = await self._cluster.refresh(missing, deadline)
             return {
                 name: view.topics.get(name)
@@ -110,7 +110,7 @@ class Topics:
     async def create(self, topics: Sequence[NewTopic]) -> dict[str, CreatedTopic | KafkaError]:
         """Create topics; each has its own outcome."""
         wanted = {topic.name: topic for topic in topics}
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
 
         async def ask(missing: list[str], deadline: float) -> dict[str, CreatedTopic | KafkaError]:
             request = CreateTopicsRequest(
@@ -119,16 +119,20 @@ class Topics:
             )
             response = await target.send_once(request, deadline)
             return {
-                one.name: failure(one.error_code, one.error_message, f"topic {one.name}")
-                or CreatedTopic(one.name, one.topic_id, one.num_partitions, one.replication_factor)
-                for one in response.topics
+                topic.name: failure(
+                    topic.error_code, topic.error_message, Subject("topic", topic.name)
+                )
+                or CreatedTopic(
+                    topic.name, topic.topic_id, topic.num_partitions, topic.replication_factor
+                )
+                for topic in response.topics
             }
 
         return await settle(self._cluster, list(wanted), ask, is_refused_for_now)
 
     async def delete(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
         """Delete topics; each has its own outcome."""
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
 
         async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
             request = DeleteTopicsRequest(
@@ -139,15 +143,17 @@ class Topics:
             response = await target.send_once(request, deadline)
             self._cluster.forget(missing)
             return {
-                one.name: failure(one.error_code, one.error_message, f"topic {one.name}")
-                for one in response.responses
+                topic.name: failure(
+                    topic.error_code, topic.error_message, Subject("topic", topic.name)
+                )
+                for topic in response.responses
             }
 
         return await settle(self._cluster, names, ask, is_refused_for_now)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaError | None]:
         """Raise the numbers of topics' partitions; each has its own outcome."""
-        target = Controller(self._cluster)
+        target = ControllerRequests(self._cluster)
 
         async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
             request = CreatePartitionsRequest(
@@ -160,8 +166,10 @@ class Topics:
             response = await target.send_once(request, deadline)
             self._cluster.forget(missing)
             return {
-                one.name: failure(one.error_code, one.error_message, f"topic {one.name}")
-                for one in response.results
+                result.name: failure(
+                    result.error_code, result.error_message, Subject("topic", result.name)
+                )
+                for result in response.results
             }
 
         return await settle(self._cluster, list(counts), ask, is_refused_for_now)
@@ -181,8 +189,8 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 def _not_described(name: str, code: ErrorCode) -> KafkaError:
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(f"topic {name} does not exist")
-    error = failure(code, subject=f"topic {name}")
+        return unknown_topic(name)
+    error = failure(code, subject=Subject("topic", name))
     assert error is not None, "a topic without an error is described"
     return error
 
@@ -191,10 +199,10 @@ LATEST = -1
 EARLIEST = -2
 
 
-class Offsets:
+class OffsetAdmin:
     """Commands about offsets, asked of the leaders of partitions."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     async def find(
@@ -241,10 +249,12 @@ class Offsets:
         )
         found = {}
         for topic in (await self._cluster.call(request, deadline, leader)).topics:
-            for one in topic.partitions:
-                tp = TopicPartition(topic.name, one.partition_index)
-                check(one.error_code, subject=str(tp))
-                found[tp] = OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch)
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                check(partition.error_code, subject=Subject("partition", str(tp)))
+                found[tp] = OffsetAndTimestamp(
+                    partition.offset, partition.timestamp, partition.leader_epoch
+                )
         return found
 
     async def delete_records(
@@ -276,10 +286,10 @@ class Offsets:
                 # Once more does no harm: what is gone is gone.
                 response = await self._cluster.call(request, deadline, leader)
                 for topic in response.topics:
-                    for one in topic.partitions:
-                        tp = TopicPartition(topic.name, one.partition_index)
-                        error = failure(one.error_code, subject=f"partition {tp}")
-                        outcomes[tp] = error or one.low_watermark
+                    for partition in topic.partitions:
+                        tp = TopicPartition(topic.name, partition.partition_index)
+                        error = failure(partition.error_code, subject=Subject("partition", str(tp)))
+                        outcomes[tp] = error or partition.low_watermark
             return outcomes
 
         return await settle(self._cluster, list(before), ask, passes)
@@ -305,10 +315,10 @@ class EligibleReplicas:
 
 
 async def describe_eligible_replicas(
-    cluster: Cluster, topics: Sequence[str]
+    cluster: ClusterClient, topics: Sequence[str]
 ) -> dict[TopicPartition, EligibleReplicas]:
     """The partitions of topics that have any; none of a broker too old to tell."""
-    target = Controller(cluster)
+    target = ControllerRequests(cluster)
     deadline = cluster.deadline()
     found: dict[TopicPartition, EligibleReplicas] = {}
     cursor: Cursor | None = None
@@ -330,11 +340,11 @@ async def describe_eligible_replicas(
                 return {}
             raise
         for topic in response.topics:
-            for one in topic.partitions:
-                eligible = tuple(one.eligible_leader_replicas or ())
-                last_known = tuple(one.last_known_elr or ())
+            for partition in topic.partitions:
+                eligible = tuple(partition.eligible_leader_replicas or ())
+                last_known = tuple(partition.last_known_elr or ())
                 if eligible or last_known:
-                    tp = TopicPartition(topic.name or "", one.partition_index)
+                    tp = TopicPartition(topic.name or "", partition.partition_index)
                     found[tp] = EligibleReplicas(eligible, last_known)
         following = response.next_cursor
         if following is None:

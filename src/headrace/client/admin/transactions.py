@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.client.admin.admin_requests import by_topic, passes, settle
-from headrace.client.cluster import Cluster
-from headrace.client.coordinator_lookup import Coordinators
+from headrace.client.cluster import ClusterClient
+from headrace.client.coordinator_lookup import CoordinatorLookup
 from headrace.client.errors import check, failure
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, Subject
 from headrace.protocol.apis import Api
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -79,7 +79,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition knows of a producer. `transaction_start_offset` is None if none is open."""
+    """A producer in a partition. `transaction_start_offset` is None without a transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -96,10 +96,10 @@ class FencedProducer(NamedTuple):
     epoch: int
 
 
-class Transactions:
+class TransactionAdmin:
     """Commands about transactions. Errors that concern one of several are returned, not raised."""
 
-    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+    def __init__(self, cluster: ClusterClient, coordinators: CoordinatorLookup) -> None:
         self._cluster = cluster
         self._coordinators = coordinators
 
@@ -126,10 +126,13 @@ class Transactions:
                 if pattern is not None:
                     await self._check_patterns(node, deadline)
                 response = await self._cluster.call(request, deadline, node)
-                check(response.error_code, subject=f"broker {node}")
-                for one in response.transaction_states:
-                    found[one.transactional_id] = TransactionListing(
-                        one.transactional_id, one.producer_id, one.transaction_state, node
+                check(response.error_code, subject=Subject("broker", str(node)))
+                for transaction_state in response.transaction_states:
+                    found[transaction_state.transactional_id] = TransactionListing(
+                        transaction_state.transactional_id,
+                        transaction_state.producer_id,
+                        transaction_state.transaction_state,
+                        node,
                     )
             return {name: found[name] for name in sorted(found)}
 
@@ -154,7 +157,8 @@ class Transactions:
             request = DescribeTransactionsRequest(transactional_ids=asked)
             response = await self._cluster.call(request, deadline, node)
             return {
-                one.transactional_id: _described(one, node) for one in response.transaction_states
+                transaction_state.transactional_id: _described(transaction_state, node)
+                for transaction_state in response.transaction_states
             }
 
         return await self._coordinators.ask(names, ask)
@@ -178,9 +182,9 @@ class Transactions:
                 )
                 response = await self._cluster.call(request, deadline, node)
                 for topic in response.topics:
-                    for one in topic.partitions:
-                        tp = TopicPartition(topic.name, one.partition_index)
-                        outcomes[tp] = _producers(tp, one)
+                    for partition in topic.partitions:
+                        tp = TopicPartition(topic.name, partition.partition_index)
+                        outcomes[tp] = _producers(tp, partition)
             return outcomes
 
         def asked_again(error: KafkaError) -> bool:
@@ -223,8 +227,8 @@ class Transactions:
             response = await self._cluster.call(request, deadline, leader)
             for answered in response.markers:
                 for topic in answered.topics:
-                    for one in topic.partitions:
-                        check(one.error_code, subject=f"partition {tp}")
+                    for partition in topic.partitions:
+                        check(partition.error_code, subject=Subject("partition", str(tp)))
 
         await self._cluster.retrying(ask, deadline)
 
@@ -242,7 +246,7 @@ class Transactions:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=_TIMEOUT_MS)
         while True:
             response = await self._cluster.call(request, deadline, node)
-            error = failure(response.error_code, subject=f"transactional id {name}")
+            error = failure(response.error_code, subject=Subject("transactional id", name))
             if error is None:
                 return FencedProducer(response.producer_id, response.producer_epoch)
             late = self._cluster.clock.monotonic() + _PAUSE_S >= deadline
@@ -259,14 +263,14 @@ def open_producer(
     start_offset: int | None,
 ) -> ProducerState:
     """The one producer with an open transaction that is meant; KafkaError if there is none."""
-    for one in producers:
-        if one.transaction_start_offset is None:
+    for producer in producers:
+        if producer.transaction_start_offset is None:
             continue
-        if producer_id in (None, one.producer_id) and start_offset in (
+        if producer_id in (None, producer.producer_id) and start_offset in (
             None,
-            one.transaction_start_offset,
+            producer.transaction_start_offset,
         ):
-            return one
+            return producer
     meant = [f"of producer {producer_id}"] if producer_id is not None else []
     meant += [f"at offset {start_offset}"] if start_offset is not None else []
     raise KafkaError(
@@ -281,17 +285,19 @@ def hanging(
     before_ms: int,
 ) -> dict[TopicPartition, list[ProducerState]]:
     """Open transactions last written to before a time that no coordinator is going to end."""
-    known = {(one.producer_id, tp) for one in described for tp in one.partitions}
+    known = {
+        (transaction.producer_id, tp) for transaction in described for tp in transaction.partitions
+    }
     return {
         tp: found
         for tp, states in producers.items()
         if (
             found := [
-                one
-                for one in states
-                if one.transaction_start_offset is not None
-                and one.last_timestamp < before_ms
-                and (one.producer_id, tp) not in known
+                state
+                for state in states
+                if state.transaction_start_offset is not None
+                and state.last_timestamp < before_ms
+                and (state.producer_id, tp) not in known
             ]
         )
     }
@@ -303,7 +309,7 @@ def _described(state: TransactionState, node: int) -> TransactionDescription | K
         return KafkaError(
             ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {name} does not exist"
         )
-    error = failure(state.error_code, subject=f"transactional id {name}")
+    error = failure(state.error_code, subject=Subject("transactional id", name))
     if error is not None:
         return error
     return TransactionDescription(
@@ -327,17 +333,17 @@ def _described(state: TransactionState, node: int) -> TransactionDescription | K
 def _producers(
     tp: TopicPartition, answer: PartitionResponse
 ) -> tuple[ProducerState, ...] | KafkaError:
-    error = failure(answer.error_code, answer.error_message, f"partition {tp}")
+    error = failure(answer.error_code, answer.error_message, Subject("partition", str(tp)))
     if error is not None:
         return error
     return tuple(
         ProducerState(
-            one.producer_id,
-            one.producer_epoch,
-            one.last_sequence,
-            one.last_timestamp,
-            one.coordinator_epoch,
-            one.current_txn_start_offset if one.current_txn_start_offset >= 0 else None,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
+            producer.current_txn_start_offset if producer.current_txn_start_offset >= 0 else None,
         )
-        for one in sorted(answer.active_producers, key=lambda one: one.producer_id)
+        for producer in sorted(answer.active_producers, key=lambda producer: producer.producer_id)
     )

@@ -1,4 +1,4 @@
-"""What applications give a consumer, checked and in one form."""
+"""Arguments of consumer calls, checked and in one form."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,13 +22,13 @@ def partitions_of(given: Iterable[Any]) -> list[TopicPartition]:
     [TopicPartition(topic='orders', partition=0), TopicPartition(topic='orders', partition=1)]
     """
     found: dict[TopicPartition, None] = {}
-    for one in given:
-        if is_partition(one):
-            found[partition_of(one)] = None
-        elif isinstance(one, Iterable) and not isinstance(one, str):
-            found |= dict.fromkeys(map(partition_of, one))
+    for argument in given:
+        if is_partition(argument):
+            found[partition_of(argument)] = None
+        elif isinstance(argument, Iterable) and not isinstance(argument, str):
+            found |= dict.fromkeys(map(partition_of, argument))
         else:
-            found[partition_of(one)] = None
+            found[partition_of(argument)] = None
     return list(found)
 
 

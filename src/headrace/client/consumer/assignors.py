@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from headrace.client.consumer.consumer_protocol import (
     NO_GENERATION,
-    Subscription,
+    MemberSubscription,
     decode_generation,
     decode_previous,
     encode_generation,
@@ -20,7 +20,7 @@ __all__ = [
     "ASSIGNORS",
     "Assignment",
     "Assignor",
-    "Subscription",
+    "MemberSubscription",
 ]
 
 # The partitions of each member, by its id.
@@ -39,12 +39,12 @@ class Assignor(ABC):
     is_cooperative: ClassVar[bool] = False
 
     def user_data(self, previous: Iterable[TopicPartition], generation: int) -> bytes | None:
-        """What a member tells the leader besides its topics: for most strategies nothing."""
+        """The user data that a member sends the leader besides its topics; mostly none."""
         return None
 
     @abstractmethod
     def assign(
-        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
         """Share out the partitions of all topics that exist among those who subscribe to them.
 
@@ -52,7 +52,7 @@ class Assignor(ABC):
         """
 
 
-def member_order(members: Mapping[str, Subscription]) -> list[str]:
+def member_order(members: Mapping[str, MemberSubscription]) -> list[str]:
     """The members as Java orders them: static ones by their instance ids, then the others.
 
     Ids of members change with every start, instance ids do not.
@@ -65,8 +65,8 @@ def member_order(members: Mapping[str, Subscription]) -> list[str]:
     return sorted(members, key=key)
 
 
-def subscribers(members: Mapping[str, Subscription]) -> dict[str, list[str]]:
-    """Who subscribes to each topic, in `member_order`; topics in order of their names."""
+def subscribers(members: Mapping[str, MemberSubscription]) -> dict[str, list[str]]:
+    """The subscribers of each topic, in `member_order`; topics in order of their names."""
     found: dict[str, list[str]] = {}
     for member_id in member_order(members):
         for topic in dict.fromkeys(members[member_id].topics):
@@ -84,7 +84,7 @@ def subscribers(members: Mapping[str, Subscription]) -> dict[str, list[str]]:
 # matching).
 
 
-class Balance:
+class AssignmentBuilder:
     """An assignment in the making. Members and classes are numbers, in a fixed order."""
 
     def __init__(
@@ -122,10 +122,12 @@ class Balance:
 
     @property
     def assignment(self) -> dict[str, list[TopicPartition]]:
-        """Who has what, in order."""
+        """The partitions of each member, in order."""
         return {
             member_id: sorted(
-                tp for one in self._classes_of[number] for tp in self._held[one][number]
+                tp
+                for class_number in self._classes_of[number]
+                for tp in self._held[class_number][number]
             )
             for number, member_id in enumerate(self._members)
         }
@@ -171,15 +173,15 @@ class Balance:
         while level:
             reached: list[int] = []
             for taker in level:
-                for one in self._classes_of[taker]:
-                    if one in seen_classes:
+                for class_number in self._classes_of[taker]:
+                    if class_number in seen_classes:
                         continue
-                    seen_classes.add(one)
-                    for holder, partitions in self._held[one].items():
+                    seen_classes.add(class_number)
+                    for holder, partitions in self._held[class_number].items():
                         if not partitions or (fresh_only and partitions[-1] not in self._fresh):
                             continue
                         if holder not in passes_to:
-                            passes_to[holder] = (taker, one)
+                            passes_to[holder] = (taker, class_number)
                             reached.append(holder)
             giver = max(reached, key=lambda number: self._loads[number], default=receiver)
             if self._loads[giver] >= enough:
@@ -209,8 +211,8 @@ def _classes(
     topics_of: dict[tuple[int, ...], list[str]] = {}
     for topic, readers in subscribers.items():
         if partition_counts.get(topic, 0) > 0:
-            topics_of.setdefault(tuple(number_of[one] for one in readers), []).append(topic)
-    return sorted(topics_of.items(), key=lambda one: (len(one[0]), one))
+            topics_of.setdefault(tuple(number_of[reader] for reader in readers), []).append(topic)
+    return sorted(topics_of.items(), key=lambda item: (len(item[0]), item))
 
 
 # Range assignment: each topic is cut into ranges, one for each of its subscribers.
@@ -225,7 +227,7 @@ class RangeAssignor(Assignor):
     name = "range"
 
     def assign(
-        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
         assignment: Assignment = {member_id: [] for member_id in members}
         for topic, readers in subscribers(members).items():
@@ -245,7 +247,7 @@ class RoundRobinAssignor(Assignor):
     name = "roundrobin"
 
     def assign(
-        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
         assignment: Assignment = {member_id: [] for member_id in members}
         turns = cycle(member_order(members))
@@ -253,7 +255,7 @@ class RoundRobinAssignor(Assignor):
             allowed = set(readers)
             for number in range(partition_counts.get(topic, 0)):
                 # Who does not read the topic is passed over and loses its turn, as in Java.
-                member_id = next(one for one in turns if one in allowed)
+                member_id = next(turn for turn in turns if turn in allowed)
                 assignment[member_id].append(TopicPartition(topic, number))
         return assignment
 
@@ -274,7 +276,7 @@ class StickyAssignor(Assignor):
         return encode_previous(previous, generation) if generation != NO_GENERATION else None
 
     def assign(
-        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
         claims = {
             # Some say it in the field meant for cooperative members instead.
@@ -295,7 +297,7 @@ class CooperativeStickyAssignor(Assignor):
         return encode_generation(generation)
 
     def assign(
-        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+        self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
         claims = {member_id: (one.owned, _generation(one)) for member_id, one in members.items()}
         assignment = _balanced(partition_counts, members, _owners(claims))
@@ -309,7 +311,7 @@ class CooperativeStickyAssignor(Assignor):
         }
 
 
-def _generation(subscription: Subscription) -> int:
+def _generation(subscription: MemberSubscription) -> int:
     if subscription.generation != NO_GENERATION:
         return subscription.generation
     return decode_generation(subscription.user_data)
@@ -317,10 +319,10 @@ def _generation(subscription: Subscription) -> int:
 
 def _balanced(
     partition_counts: Mapping[str, int],
-    members: Mapping[str, Subscription],
+    members: Mapping[str, MemberSubscription],
     kept: Mapping[TopicPartition, str],
 ) -> Assignment:
-    balance = Balance(partition_counts, subscribers(members), member_order(members), kept)
+    balance = AssignmentBuilder(partition_counts, subscribers(members), member_order(members), kept)
     balance.level()
     return balance.assignment
 
@@ -328,7 +330,7 @@ def _balanced(
 def _owners(
     claims: Mapping[str, tuple[Collection[TopicPartition], int]],
 ) -> dict[TopicPartition, str]:
-    """Who had each partition last. Of two who claim it for one generation, neither is believed."""
+    """The last owner of each partition. Of two claims for one generation, neither counts."""
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, str] = {}
     for member_id, (partitions, generation) in claims.items():

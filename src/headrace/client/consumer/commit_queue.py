@@ -10,9 +10,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from headrace.client.cluster import Cluster
-from headrace.client.consumer.group import Group
-from headrace.client.consumer.subscription import Subscription
+from headrace.client.cluster import ClusterClient
+from headrace.client.consumer.group import GroupMember
+from headrace.client.consumer.subscription import SubscriptionState
 from headrace.client.errors import TimedOut
 from headrace.client.options import ConsumerOptions
 from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
@@ -24,15 +24,15 @@ CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], HeadraceErro
 _log = logging.getLogger("headrace.consumer")
 
 
-class Committing:
+class CommitQueue:
     """The commits of one consumer, on its loop. Without a group there is nothing to commit."""
 
     def __init__(
         self,
-        cluster: Cluster,
-        subscription: Subscription,
+        cluster: ClusterClient,
+        subscription: SubscriptionState,
         options: ConsumerOptions,
-        group: Group | None,
+        group: GroupMember | None,
         wake: Callable[[], None],
     ) -> None:
         self._cluster = cluster
@@ -67,6 +67,11 @@ class Committing:
         if self._group is None:
             raise ConfigError("only a member of a group has metadata; give the consumer a group_id")
         return self._group.metadata()
+
+    @property
+    def has_callbacks(self) -> bool:
+        """In the application: whether a commit with a callback is done."""
+        return bool(self._callbacks)
 
     def next_callback(self) -> Callable[[], object] | None:
         """In the application: a callback whose commit is done."""

@@ -7,15 +7,15 @@ committing the same offsets twice does no harm.
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Topic
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import TopicInfo
 from headrace.client.consumer.consumer_protocol import numbers_by_topic
-from headrace.client.consumer.group_membership import Identity
-from headrace.client.coordinator_lookup import Coordinators
-from headrace.client.errors import UnknownTopic, failure
+from headrace.client.consumer.group_membership import MembershipIdentity
+from headrace.client.coordinator_lookup import CoordinatorLookup
+from headrace.client.errors import failure
 from headrace.client.types import OffsetAndMetadata
-from headrace.errors import ErrorCode, KafkaError, error_code
-from headrace.net.client_connection import Connection
+from headrace.errors import ErrorCode, KafkaError, Subject, error_code, unknown_partition
+from headrace.net.client_connection import ClientConnection
 from headrace.protocol.apis import Api
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -46,8 +46,8 @@ class CommittedOffsets:
 
     def __init__(
         self,
-        cluster: Cluster,
-        coordinators: Coordinators,
+        cluster: ClusterClient,
+        coordinators: CoordinatorLookup,
         group_id: str,
         instance_id: str | None,
     ) -> None:
@@ -60,8 +60,8 @@ class CommittedOffsets:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         deadline: float,
-        committer: Callable[[], Awaitable[Identity]],
-        refused: Callable[[Identity, ErrorCode], None],
+        committer: Callable[[], Awaitable[MembershipIdentity]],
+        refused: Callable[[MembershipIdentity, ErrorCode], None],
     ) -> None:
         """Commit offsets as whoever `committer` says before each attempt.
 
@@ -101,7 +101,7 @@ class CommittedOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What was committed last in each partition, None where nothing was.
+        """The last committed offset of each partition, None where there is none.
 
         Offsets of a transaction that is not decided yet are waited for.
         """
@@ -115,7 +115,7 @@ class CommittedOffsets:
             request = self._fetch_request(wanted, topics)
             response = await connection.ask(request, self._left_s(deadline))
             answer = response.groups[0] if response.groups else response
-            error = failure(answer.error_code, subject=f"group {self._group_id}")
+            error = failure(answer.error_code, subject=Subject("group", self._group_id))
             if error is not None:
                 raise error
             found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
@@ -134,7 +134,7 @@ class CommittedOffsets:
         return await self._coordinators.ask_one(self._group_id, ask, deadline)
 
     def _fetch_request(
-        self, wanted: Iterable[TopicPartition], topics: Mapping[str, Topic]
+        self, wanted: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]
     ) -> OffsetFetchRequest:
         """Before version 8 a request is about one group, and names it outside the list."""
         numbers_of = numbers_by_topic(wanted)
@@ -160,11 +160,11 @@ class CommittedOffsets:
 
     async def _topics(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         api_key: Api,
         partitions: Iterable[TopicPartition],
         deadline: float,
-    ) -> dict[str, Topic]:
+    ) -> dict[str, TopicInfo]:
         """The topics of partitions, if a request has to name them by their ids."""
         if connection.version_of(api_key) < _TOPIC_IDS:
             return {}
@@ -176,14 +176,14 @@ class CommittedOffsets:
             self._cluster.forget([tp.topic])
             topic = (await self._cluster.topics([tp.topic], deadline))[tp.topic]
             if topic.partition(tp.partition) is None:
-                raise UnknownTopic(f"topic {tp.topic} has no partition {tp.partition}")
+                raise unknown_partition(tp.topic, tp.partition, len(topic.partitions))
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the coordinator misses {tp}")
-        error = failure(code, subject=f"partition {tp}")
+        error = failure(code, subject=Subject("partition", str(tp)))
         if error is not None:
             raise error
 
     def _left_s(self, deadline: float) -> float:
-        """How long one answer is waited for, so that another broker can be asked in time."""
+        """The time to wait for one answer, so that another broker can be asked in time."""
         left_s = deadline - self._cluster.clock.monotonic()
         return max(min(left_s, self._cluster.request_timeout_s), 0.001)
 
@@ -197,12 +197,12 @@ def _partition(number: int, committed: OffsetAndMetadata) -> OffsetCommitRequest
     )
 
 
-def _id_of(topics: Mapping[str, Topic], name: str) -> bytes:
+def _id_of(topics: Mapping[str, TopicInfo], name: str) -> bytes:
     return topics[name].topic_id if name in topics else ZERO_UUID
 
 
 def _partitions(
-    answered: Sequence[Any], topics: Mapping[str, Topic]
+    answered: Sequence[Any], topics: Mapping[str, TopicInfo]
 ) -> Iterator[tuple[TopicPartition, Any]]:
     """The partitions of an answer, whichever way it names their topics."""
     names = {topic.topic_id: topic.name for topic in topics.values()}

@@ -1,4 +1,4 @@
-"""What one fetch brought from one partition, on its way to the application as rows or columns."""
+"""The records that one fetch brought from one partition, as rows or columns."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class EpochStart(NamedTuple):
     epoch: int
 
 
-class Chunk:
+class CompletedFetch:
     """Bytes of a partition, and where in them the batches are that the application is to see.
 
     `spans` are the ranges still to be read, the first of them begun at `position`.
@@ -124,7 +124,7 @@ def spans_of(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
     return spans
 
 
-class Batches(NamedTuple):
+class ReadableBatches(NamedTuple):
     """The batches of an answer that are to be read, and what comes behind them.
 
     `end_position` is where the whole batches end, those that nobody is to see among them, and
@@ -140,18 +140,20 @@ class Batches(NamedTuple):
 
 def chunk_of(
     data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
-) -> Chunk | None:
+) -> CompletedFetch | None:
     """The batches of a Fetch answer from `position` on; None if it holds no whole batch.
 
     `aborted` are the aborted transactions the answer names, if only committed records are wanted.
     """
     found = batches_of(data, position, aborted)
-    return found and Chunk(data, found.headers, found.next_offset, found.corrupt, found.epochs)
+    return found and CompletedFetch(
+        data, found.headers, found.next_offset, found.corrupt, found.epochs
+    )
 
 
 def batches_of(
     data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
-) -> Batches | None:
+) -> ReadableBatches | None:
     """The same for those who keep no chunks: headers, as `chunk_of` finds them."""
     headers, corrupt = _scan(data)
     if not headers and corrupt is None:
@@ -166,11 +168,11 @@ def batches_of(
         next_offset = max(position, last.next_offset)
         end = last.position + last.size
     seen = [header for header in wanted if not header.is_control]
-    return Batches(seen, next_offset, end, corrupt, epochs_of(headers))
+    return ReadableBatches(seen, next_offset, end, corrupt, epochs_of(headers))
 
 
 def epochs_of(headers: Sequence[BatchHeader]) -> list[EpochStart]:
-    """Where each leader epoch begins in batches that follow on each other."""
+    """The first offset of each leader epoch in consecutive batches."""
     if not headers:
         return []
     first = headers[0]
@@ -241,7 +243,7 @@ def _is_abort_marker(data: Buffer, header: BatchHeader) -> bool:
 # Pure. Rule: the position follows from what was handed out, so there is one truth about it.
 
 
-class Rows:
+class RecordRun:
     """Decoded records, of which those before `index` were handed out.
 
     `start` is the offset before the first of them, `next_offset` the one behind the last, and
@@ -298,7 +300,7 @@ class Rows:
         return self.records[index - 1].offset if index else self.start
 
 
-class Slices:
+class ColumnRun:
     """Decoded columns, of which the rows before `index` were handed out."""
 
     __slots__ = ("_offsets", "columns", "end_position", "index", "next_offset", "start")
@@ -356,7 +358,7 @@ def _slice_cells(column: BinaryColumn, begin: int, end: int) -> BinaryColumn:
 
 
 def _nulls(validity: Buffer, start: int, count: int) -> int:
-    """How many of `count` bits from `start` on are clear."""
+    """The number of clear bits among `count` bits from `start` on."""
     first, last = start >> 3, (start + count + 7) >> 3
     bits = int.from_bytes(validity[first:last], "little") >> (start & 7)
     return count - (bits & ((1 << count) - 1)).bit_count()

@@ -1,29 +1,34 @@
-"""The blocking consumer: `poll`, or a `for` loop, in the application's thread.
+"""The consumer: its blocking face `headrace.Consumer`, its asyncio face `headrace.aio.Consumer`.
 
-Rule: what happens in the background happens in `engine`; here is waiting, and calling back.
+Rule: a method runs a call of `consumer_calls`, on a thread of its own or on the application's loop.
 """
 
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from inspect import isawaitable, iscoroutine
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from re import Pattern
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from headrace.client import list_offsets
-from headrace.client.blocking import LoopThread
+from headrace.client.blocking import Call, LoopThread, run_async
 from headrace.client.consumer import arguments
 from headrace.client.consumer.arguments import Offsets, Partitions
-from headrace.client.consumer.arrow_columns import arrow_schema, to_arrow
 from headrace.client.consumer.commit_queue import CommitCallback
-from headrace.client.consumer.facade import CLOSE_MS, NO_ROWS, WAIT_S_MAX, Facade
-from headrace.client.consumer.rebalance_listener import Change, Listener
+from headrace.client.consumer.consumer_calls import CLOSE_MS, ConsumerCalls
+from headrace.client.consumer.consumer_engine import ConsumerEngine
+from headrace.client.consumer.rebalance_listener import RebalanceCallbacks
 from headrace.client.consumer_options import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from headrace.client.errors import IllegalState
-from headrace.client.options import ConsumerConfig
-from headrace.client.types import OffsetAndMetadata, OffsetAndTimestamp
+from headrace.client.options import ConsumerConfig, ConsumerOptions, consumer_options
+from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.types import TopicPartition
 
@@ -33,7 +38,70 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Consumer(Facade):
+class _Face:
+    """The part of a consumer that both faces have: every call that asks and does not wait."""
+
+    def __init__(
+        self,
+        topics: Sequence[str],
+        options: ConsumerOptions,
+        post: Callable[..., None],
+        *,
+        is_async: bool,
+    ) -> None:
+        names = arguments.topics_of(topics) if topics else None
+        self._options = options
+        self._engine = ConsumerEngine(options, post=post)
+        self._calls = ConsumerCalls(self._engine, is_async=is_async)
+        if names is not None:
+            self._engine.subscribe(names, None, None)
+
+    def __repr__(self) -> str:
+        group = f", group {self._options.group_id}" if self._options.group_id else ""
+        state = "closed" if self._calls.is_closed else f"{len(self.assignment())} partitions"
+        return f"<{type(self).__name__} {self._options.client_id}{group}, {state}>"
+
+    @property
+    def client_id(self) -> str:
+        """The client id, which the broker's log and the metrics show."""
+        return self._options.client_id
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions this consumer reads at the moment."""
+        return self._calls.assignment()
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to; those a pattern matches at the moment."""
+        return set(self._engine.subscription.topics)
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        with self._engine.subscription.lock:
+            states = self._engine.subscription.states
+            return {tp for tp, state in states.items() if state.is_paused}
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition, after what was polled; `commit()` commits these.
+
+        A partition is missing as long as it has no position.
+        """
+        with self._engine.subscription.lock:
+            return self._engine.subscription.positions()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The identity of this group member, for `Producer.send_offsets_to_transaction`."""
+        return self._engine.committing.group_metadata()
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """The number of records not yet polled, by partition, as of the last fetch."""
+        return self._engine.metrics.lags()
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of this consumer, under Kafka's names."""
+        return self._engine.metrics.snapshot()
+
+
+class Consumer(_Face):
     """Reads records of topics, alone or as a member of a group.
 
     Records are fetched ahead in the background, at most two chunks of `max_partition_fetch_bytes`
@@ -50,13 +118,9 @@ class Consumer(Facade):
     """
 
     def __init__(self, *topics: str, **options: Unpack[ConsumerConfig]) -> None:
-        self._signal = threading.Event()
-        self._polling: int | None = None
-        super().__init__(topics, options, self._connect)
-
-    def _connect(self, client_id: str) -> tuple[Callable[..., None], Callable[[], None]]:
-        self._thread = LoopThread(f"headrace {client_id}")
-        return self._thread.post, self._signal.set
+        settled = consumer_options(**options)
+        self._thread = LoopThread(f"headrace {settled.client_id}")
+        super().__init__(topics, settled, self._thread.post, is_async=False)
 
     # -- what to read
 
@@ -64,7 +128,7 @@ class Consumer(Facade):
         self,
         topics: Iterable[str] | str | None = None,
         pattern: str | Pattern[str] | None = None,
-        listener: Listener | None = None,
+        listener: RebalanceCallbacks | None = None,
     ) -> None:
         """Read topics, or all whose whole name matches a pattern, instead of those read before.
 
@@ -77,12 +141,11 @@ class Consumer(Facade):
         >>> consumer.unsubscribe()
         >>> consumer.subscribe(pattern="invoices-.*")
         """
-        self._subscribe(topics, pattern, listener)
+        self._calls.subscribe(topics, pattern, listener)
 
     def unsubscribe(self) -> None:
         """Read nothing any more. The group is left, after a commit if commits are automatic."""
-        self._check_open()
-        self._leave(CLOSE_MS / 1000, with_given=True)
+        self._thread.run(self._calls.unsubscribe())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, without sharing them with anybody.
@@ -94,8 +157,7 @@ class Consumer(Facade):
         >>> consumer.poll(timeout_ms=10_000)[0].offset
         0
         """
-        self._check_open()
-        self._engine.assign(arguments.partitions_of([partitions]))
+        self._calls.assign(partitions)
 
     # -- reading
 
@@ -108,9 +170,7 @@ class Consumer(Facade):
         the callbacks that go with them, happen inside `poll`, so it has to be called at least
         every `max_poll_interval_ms`. Calling it says that the records it returned before are done.
         """
-        limit = self._limit(max_records)
-        handout = self._engine.handout
-        return self._wait(lambda: handout.records(limit), timeout_ms) or []
+        return self._thread.run(self._calls.poll(timeout_ms, max_records))
 
     def poll_arrow(
         self, timeout_ms: float | None = 1000, max_records: int | None = None
@@ -126,10 +186,7 @@ class Consumer(Facade):
         >>> batch.column("value")[0].as_py()
         b'first'
         """
-        limit = None if max_records is None else arguments.count_of(max_records, "max_records")
-        arrow_schema()  # Without pyarrow this raises, before anything is taken.
-        handout = self._engine.handout
-        return to_arrow(self._wait(lambda: handout.columns(limit), timeout_ms) or [])
+        return self._thread.run(self._calls.poll_arrow(timeout_ms, max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record by record, for ever, or until none came for `consumer_timeout_ms`.
@@ -146,84 +203,15 @@ class Consumer(Facade):
         return self
 
     def __next__(self) -> ConsumerRecord:
-        run = self._rows
-        index = run.index
-        if index < run.stop:
-            run.index = index + 1
-            return run.records[index]
-        return self._next_run()
-
-    def _next_run(self) -> ConsumerRecord:
-        self._rows = NO_ROWS
-        limit = self._options.max_poll_records
-        handout = self._engine.handout
-        run = self._wait(lambda: handout.run(limit), self._options.consumer_timeout_ms)
-        if run is None:
+        rows = self._calls.rows
+        index = rows.index
+        if index < rows.stop:
+            rows.index = index + 1
+            return rows.records[index]
+        record = self._thread.run(self._calls.next_record())
+        if record is None:
             raise StopIteration
-        self._rows = run
-        run.index += 1
-        return run.records[run.index - 1]
-
-    def _wait(self, take: Callable[[], Result], timeout_ms: float | None) -> Result | None:
-        """What `take` finds before the timeout, after whatever else a poll has to do."""
-        timeout_s = arguments.seconds_of(timeout_ms)
-        engine, signal = self._engine, self._signal
-        with self._entered():
-            deadline = None if timeout_s is None else monotonic() + timeout_s
-            is_interrupted = True
-            engine.begin_poll()
-            try:
-                while True:
-                    signal.clear()
-                    self._call_back()
-                    engine.check()
-                    taken = take()
-                    if taken:
-                        break
-                    left_s = WAIT_S_MAX if deadline is None else deadline - monotonic()
-                    if left_s <= 0 or engine.until_unreachable_s() <= 0:
-                        engine.check_reached()
-                    if left_s <= 0:
-                        break
-                    signal.wait(min(left_s, WAIT_S_MAX))
-                is_interrupted = False
-                return taken
-            finally:
-                engine.end_poll(is_interrupted=is_interrupted)
-
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        """See that only one thread polls, and it only once."""
-        self._check_open()
-        me = threading.get_ident()
-        if self._polling is not None:
-            whose = "by a listener or callback" if self._polling == me else "by another thread"
-            raise IllegalState(
-                f"poll() or close() is running already, called {whose};"
-                " a consumer is for one thread at a time"
-            )
-        self._polling = me
-        try:
-            yield
-        finally:
-            self._polling = None
-
-    def _call_back(self) -> None:
-        """Tell the application of rebalances and finished commits."""
-        engine = self._engine
-        self._call_commit_callbacks()
-        while (change := engine.rebalances.begin()) is not None:
-            try:
-                self._tell(change.change, change.partitions)
-            finally:
-                engine.rebalances.end(change)
-
-    def _tell(self, change: Change, partitions: Sequence[TopicPartition]) -> None:
-        answer = self._engine.rebalances.call_listener(change, partitions)
-        if isawaitable(answer):
-            if iscoroutine(answer):
-                answer.close()
-            raise IllegalState("the listener has coroutines; use it with headrace.aio.Consumer")
+        return record
 
     # -- offsets
 
@@ -240,10 +228,7 @@ class Consumer(Facade):
         >>> consumer.committed(TopicPartition(topic, 0)).offset
         1
         """
-        wanted = self._offsets(offsets)
-        committing = self._engine.committing
-        self._await(committing.commit(wanted, arguments.seconds_of(timeout_ms)))
-        self._call_commit_callbacks()
+        self._thread.run(self._calls.commit(offsets, timeout_ms))
 
     def commit_async(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
@@ -253,7 +238,7 @@ class Consumer(Facade):
         `callback(offsets, error)` is called in a later `poll`, `commit` or `close`. Without one a
         failure is logged.
         """
-        self._engine.commit_async(self._offsets(offsets), callback)
+        self._calls.commit_async(offsets, callback)
 
     # A TopicPartition is a tuple, and so an iterable: the first signature is the one that counts.
     @overload
@@ -266,29 +251,23 @@ class Consumer(Facade):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
     def committed(self, *partitions: Partitions) -> Any:
         """The committed offset of a partition, or None; of several or all assigned, a dict."""
-        wanted = self._partitions(partitions)
-        found = self._await(self._engine.committed(wanted))
-        if len(partitions) == 1 and arguments.is_partition(partitions[0]):
-            return found[wanted[0]]
-        return found
+        return self._thread.run(self._calls.committed(partitions))
 
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """The offset of the next record of a partition; waits until that is known."""
-        self._check_open()
-        tp = arguments.partition_of(partition)
-        return self._await(self._engine.position(tp, arguments.seconds_of(timeout_ms)))
+        return self._thread.run(self._calls.position(partition, timeout_ms))
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on at an offset. What was fetched of the partition is thrown away."""
-        self._seek(partition, offset)
+        self._calls.seek(partition, offset)
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Go to the first record that partitions have; without arguments, of all assigned ones."""
-        self._engine.seek_to(self._partitions(partitions), EARLIEST_TIMESTAMP)
+        self._calls.seek_to(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Go behind the last record of partitions; without arguments, of all assigned ones."""
-        self._engine.seek_to(self._partitions(partitions), LATEST_TIMESTAMP)
+        self._calls.seek_to(partitions, LATEST_TIMESTAMP)
 
     def seek_to_committed(self, *partitions: Partitions) -> None:
         """Go back to what the group has committed; without arguments, in all assigned partitions.
@@ -296,7 +275,7 @@ class Consumer(Facade):
         That is what to do after a transaction was aborted that had the offsets of what was polled.
         Where nothing is committed, `auto_offset_reset` says where to go on.
         """
-        self._engine.seek_to(self._partitions(partitions), None)
+        self._calls.seek_to(partitions, None)
 
     def pause(self, *partitions: Partitions) -> None:
         """Return no records of these partitions until they are resumed.
@@ -304,13 +283,11 @@ class Consumer(Facade):
         >>> consumer.pause(consumer.assignment())
         >>> consumer.resume(consumer.paused())
         """
-        self._check_open()
-        self._engine.pause(arguments.partitions_of(partitions))
+        self._calls.pause(partitions)
 
     def resume(self, *partitions: Partitions) -> None:
         """Go on with partitions that were paused."""
-        self._check_open()
-        self._engine.resume(arguments.partitions_of(partitions))
+        self._calls.resume(partitions)
 
     # -- questions
 
@@ -318,19 +295,11 @@ class Consumer(Facade):
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time in milliseconds, for each partition that has one."""
-        self._check_open()
-        cluster = self._engine.cluster
-        wanted = arguments.times_of(times)
-        level = self._options.isolation_level
-        return self._await(
-            list_offsets.offsets_for_times(cluster, wanted, cluster.deadline(), level)
-        )
+        return self._thread.run(self._calls.offsets_for_times(times))
 
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset of the first record each partition still has."""
-        wanted = self._partitions(partitions)
-        cluster = self._engine.cluster
-        return self._await(list_offsets.beginning_offsets(cluster, wanted, cluster.deadline()))
+        return self._thread.run(self._calls.beginning_offsets(partitions))
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition.
@@ -340,20 +309,15 @@ class Consumer(Facade):
         >>> consumer.end_offsets(TopicPartition(topic, 0))
         {TopicPartition(topic='...', partition=0): 0}
         """
-        wanted = self._partitions(partitions)
-        cluster = self._engine.cluster
-        level = self._options.isolation_level
-        return self._await(list_offsets.end_offsets(cluster, wanted, cluster.deadline(), level))
+        return self._thread.run(self._calls.end_offsets(partitions))
 
     def partitions_for(self, topic: str) -> list[int] | None:
         """The numbers of a topic's partitions; None if there is no such topic."""
-        self._check_open()
-        return self._await(self._engine.partitions_for(topic))
+        return self._thread.run(self._calls.partitions_for(topic))
 
     def topics(self) -> set[str]:
         """The names of all topics but the cluster's own."""
-        self._check_open()
-        return set(self._await(self._engine.topics()))
+        return self._thread.run(self._calls.topics())
 
     # -- ending
 
@@ -377,38 +341,230 @@ class Consumer(Facade):
         self._close(CLOSE_MS / 1000, with_given=error is None)
 
     def _close(self, timeout_s: float | None, *, with_given: bool) -> None:
-        if self._is_closed:
-            return
         try:
-            self._leave(CLOSE_MS / 1000 if timeout_s is None else timeout_s, with_given=with_given)
+            self._thread.run(self._calls.close(timeout_s, with_given=with_given))
         finally:
-            if not self._polling:
-                self._is_closed = True
-                try:
-                    self._await(self._engine.close())
-                finally:
-                    self._thread.close()
+            if self._calls.is_closed:
+                self._thread.close()
 
-    def _leave(self, timeout_s: float, *, with_given: bool) -> None:
-        """Commit, tell the listener, leave the group."""
-        engine = self._engine
-        with self._entered():
-            deadline = monotonic() + timeout_s
-            if engine.cluster.was_reached:
-                self._await(engine.committing.drain(deadline - monotonic()))
-                left_s = max(deadline - monotonic(), 0)
-                self._await(engine.committing.commit_done(with_given=with_given, timeout_s=left_s))
-                self._call_commit_callbacks()
-            try:
-                self._tell(Change.REVOKED, sorted(self.assignment()))
-            finally:
-                self._rows = NO_ROWS
-                self._await(engine.leave(deadline - monotonic()))
-                self._call_commit_callbacks()
 
-    def _call_commit_callbacks(self) -> None:
-        while (callback := self._engine.committing.next_callback()) is not None:
-            callback()
+class _Done:
+    """An awaitable that is done already."""
 
-    def _await(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        return self._thread.run(coroutine)
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+_DONE = _Done()
+
+
+class AsyncConsumer(_Face):
+    """Reads records of topics, alone or as a member of a group, on the running event loop.
+
+    >>> import asyncio, headrace
+    >>> metadata = producer.send(topic, "first").result()
+    >>> async def first_value():
+    ...     async with headrace.aio.Consumer(topic, auto_offset_reset="earliest") as consumer:
+    ...         async for record in consumer:
+    ...             return record.value
+    >>> asyncio.run(first_value())
+    b'first'
+
+    The methods are those of the blocking consumer. What waits is awaited. What does not, such as
+    `seek`, has happened when the call returns; it may be awaited, and need not be.
+    """
+
+    def __init__(self, *topics: str, **options: Unpack[ConsumerConfig]) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._posted: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        super().__init__(topics, consumer_options(**options), self._post, is_async=True)
+
+    def _post(self, callback: Callable[..., object], *given: object) -> None:
+        """Have the loop call something soon; what is posted before there is one waits."""
+        if self._loop is None:
+            self._posted.append((callback, given))
+        else:
+            self._loop.call_soon(callback, *given)
+
+    def _bind(self) -> None:
+        """Belong to the running loop, from the first call that is awaited on."""
+        self._calls.check_open()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            for callback, given in self._posted:
+                loop.call_soon(callback, *given)
+            self._posted.clear()
+        elif self._loop is not loop:
+            raise IllegalState("the consumer belongs to another event loop; make one for each")
+
+    async def _run(self, call: Call[Result]) -> Result:
+        self._bind()
+        return await run_async(call)
+
+    # -- what to read
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | str | None = None,
+        pattern: str | Pattern[str] | None = None,
+        listener: RebalanceCallbacks | None = None,
+    ) -> Awaitable[None]:
+        """Read topics, or all whose whole name matches a pattern, instead of those read before.
+
+        The methods of the listener may be coroutine functions.
+        """
+        self._calls.subscribe(topics, pattern, listener)
+        return _DONE
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more. The group is left, after a commit if commits are automatic."""
+        await self._run(self._calls.unsubscribe())
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> Awaitable[None]:
+        """Read these partitions, without sharing them with anybody."""
+        self._calls.assign(partitions)
+        return _DONE
+
+    # -- reading
+
+    async def poll(
+        self, timeout_ms: float | None = 1000, max_records: int | None = None
+    ) -> list[ConsumerRecord]:
+        """The next records, at most `max_poll_records`; none if none come in time."""
+        return await self._run(self._calls.poll(timeout_ms, max_records))
+
+    async def poll_arrow(
+        self, timeout_ms: float | None = 1000, max_records: int | None = None
+    ) -> "pyarrow.RecordBatch":
+        """The next records as columns, without an object for each of them."""
+        return await self._run(self._calls.poll_arrow(timeout_ms, max_records))
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Record by record, for ever, or until none came for `consumer_timeout_ms`."""
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        rows = self._calls.rows
+        index = rows.index
+        if index < rows.stop:
+            rows.index = index + 1
+            return rows.records[index]
+        record = await self._run(self._calls.next_record())
+        if record is None:
+            raise StopAsyncIteration
+        return record
+
+    # -- offsets
+
+    async def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
+        """Commit the position of every partition, or the given offsets, and wait for it."""
+        await self._run(self._calls.commit(offsets, timeout_ms))
+
+    def commit_async(
+        self, offsets: Offsets | None = None, callback: CommitCallback | None = None
+    ) -> Awaitable[None]:
+        """Commit without waiting; commits are done in the order they were asked for."""
+        self._calls.commit_async(offsets, callback)
+        return _DONE
+
+    # A TopicPartition is a tuple, and so an iterable: the first signature is the one that counts.
+    @overload
+    async def committed(  # type: ignore[overload-overlap]
+        self, partition: TopicPartition, /
+    ) -> OffsetAndMetadata | None: ...
+    @overload
+    async def committed(
+        self, *partitions: Partitions
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+    async def committed(self, *partitions: Partitions) -> Any:
+        """The committed offset of a partition, or None; of several or all assigned, a dict."""
+        return await self._run(self._calls.committed(partitions))
+
+    async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
+        """The offset of the next record of a partition; waits until that is known."""
+        return await self._run(self._calls.position(partition, timeout_ms))
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Awaitable[None]:
+        """Go on at an offset. What was fetched of the partition is thrown away."""
+        self._calls.seek(partition, offset)
+        return _DONE
+
+    def seek_to_beginning(self, *partitions: Partitions) -> Awaitable[None]:
+        """Go to the first record that partitions have; without arguments, of all assigned ones."""
+        self._calls.seek_to(partitions, EARLIEST_TIMESTAMP)
+        return _DONE
+
+    def seek_to_end(self, *partitions: Partitions) -> Awaitable[None]:
+        """Go behind the last record of partitions; without arguments, of all assigned ones."""
+        self._calls.seek_to(partitions, LATEST_TIMESTAMP)
+        return _DONE
+
+    def seek_to_committed(self, *partitions: Partitions) -> Awaitable[None]:
+        """Go back to what the group has committed; without arguments, in all assigned partitions.
+
+        Where nothing is committed, `auto_offset_reset` says where to go on.
+        """
+        self._calls.seek_to(partitions, None)
+        return _DONE
+
+    def pause(self, *partitions: Partitions) -> Awaitable[None]:
+        """Return no records of these partitions until they are resumed."""
+        self._calls.pause(partitions)
+        return _DONE
+
+    def resume(self, *partitions: Partitions) -> Awaitable[None]:
+        """Go on with partitions that were paused."""
+        self._calls.resume(partitions)
+        return _DONE
+
+    # -- questions
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time in milliseconds, for each partition that has one."""
+        return await self._run(self._calls.offsets_for_times(times))
+
+    async def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
+        """The offset of the first record each partition still has."""
+        return await self._run(self._calls.beginning_offsets(partitions))
+
+    async def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition."""
+        return await self._run(self._calls.end_offsets(partitions))
+
+    async def partitions_for(self, topic: str) -> list[int] | None:
+        """The numbers of a topic's partitions; None if there is no such topic."""
+        return await self._run(self._calls.partitions_for(topic))
+
+    async def topics(self) -> set[str]:
+        """The names of all topics but the cluster's own."""
+        return await self._run(self._calls.topics())
+
+    # -- ending
+
+    async def close(self, timeout_ms: float = CLOSE_MS) -> None:
+        """Commit, if commits are automatic, leave the group, and let go of everything."""
+        await self._close(arguments.seconds_of(timeout_ms), with_given=True)
+
+    async def __aenter__(self) -> Self:
+        self._bind()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close(CLOSE_MS / 1000, with_given=error is None)
+
+    async def _close(self, timeout_s: float | None, *, with_given: bool) -> None:
+        if not self._calls.is_closed:
+            await self._run(self._calls.close(timeout_s, with_given=with_given))
+
+
+# The name that users know it by is `headrace.aio.Consumer`.
+AsyncConsumer.__name__ = "Consumer"

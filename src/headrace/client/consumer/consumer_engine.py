@@ -1,4 +1,4 @@
-"""What a consumer does behind `poll()`: subscription, group, fetching, commits, tied together."""
+"""The engine behind `poll()`: subscription, group, fetching and commits, tied together."""
 
 import asyncio
 import logging
@@ -7,20 +7,29 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Topic
-from headrace.client.consumer.commit_queue import CommitCallback, Committing
-from headrace.client.consumer.fetch_collector import Handout
-from headrace.client.consumer.fetcher import Fetcher
-from headrace.client.consumer.group import Group
+from headrace.client.blocking import Signal
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import TopicInfo
+from headrace.client.consumer.commit_queue import CommitCallback, CommitQueue
+from headrace.client.consumer.fetch_collector import FetchCollector
+from headrace.client.consumer.fetcher import ConsumerFetcher
+from headrace.client.consumer.group import GroupMember
 from headrace.client.consumer.positions import PositionFinder, no_offset, truncated
-from headrace.client.consumer.rebalance_listener import Change, Listener, Rebalances
-from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
-from headrace.client.errors import TimedOut, UnknownTopic, Unreachable, failure
+from headrace.client.consumer.rebalance_listener import (
+    PendingRebalances,
+    RebalanceCallbacks,
+    RebalanceEvent,
+)
+from headrace.client.consumer.subscription import (
+    PartitionState,
+    SubscriptionMode,
+    SubscriptionState,
+)
+from headrace.client.errors import TimedOut, Unreachable, failure
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions
 from headrace.client.types import OffsetAndMetadata
-from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError, Subject, UnknownTopic
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.types import TopicPartition
@@ -41,11 +50,11 @@ class TopicWatch:
 
     def __init__(
         self,
-        cluster: Cluster,
-        subscription: Subscription,
+        cluster: ClusterClient,
+        subscription: SubscriptionState,
         options: ConsumerOptions,
         *,
-        on_topics: Callable[[Mapping[str, Topic]], Awaitable[None]],
+        on_topics: Callable[[Mapping[str, TopicInfo]], Awaitable[None]],
         on_error: Callable[[HeadraceError], None],
         on_away: Callable[[HeadraceError], None],
     ) -> None:
@@ -69,7 +78,7 @@ class TopicWatch:
             self._look.clear()
             mode = self._subscription.mode
             wait_s = None
-            if mode in (Mode.TOPICS, Mode.PATTERN):
+            if mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN):
                 try:
                     wait_s = await self._look_once(mode)
                     attempts = 0
@@ -86,11 +95,11 @@ class TopicWatch:
             except TimeoutError:
                 continue
 
-    async def _look_once(self, mode: Mode) -> float:
+    async def _look_once(self, mode: SubscriptionMode) -> float:
         """Tell which topics there are; returned is how long that is to be believed."""
         max_age_s = max(self._options.metadata_max_age_ms / 1000, 0.01)
         deadline = self._cluster.deadline()
-        if mode is Mode.PATTERN:
+        if mode is SubscriptionMode.PATTERN:
             view = await self._cluster.refresh(None, deadline)
             await self._on_topics({name: view.topics[name] for name in self._matching(view.topics)})
             return max_age_s
@@ -101,13 +110,13 @@ class TopicWatch:
         missing = names - view.topics.keys()
         for name in missing:
             code = view.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if code not in _NOT_YET and (error := failure(code, subject=f"topic {name}")):
+            if code not in _NOT_YET and (error := failure(code, subject=Subject("topic", name))):
                 raise error
         self._warn(missing)
         await self._on_topics({name: view.topics[name] for name in names - missing})
         return min(MISSING_S, max_age_s) if missing else max_age_s
 
-    def _matching(self, topics: Mapping[str, Topic]) -> list[str]:
+    def _matching(self, topics: Mapping[str, TopicInfo]) -> list[str]:
         pattern = self._subscription.pattern
         assert pattern is not None, "a pattern subscription has a pattern"
         return [
@@ -131,30 +140,30 @@ class TopicWatch:
 #
 # It runs on one event loop, its own thread's or the application's, and is used from the application
 # at the same time. Methods below "in the application" are called by the thread that polls, the
-# others on the loop; what both touch is the subscription, under its lock. `wake` ends the wait of a
+# others on the loop; what both touch is the subscription, under its lock. `news` ends the wait of a
 # poll.
 
 
-class Engine:
+class ConsumerEngine:
     """One consumer. It is the `GroupHost` of its group."""
 
-    def __init__(
-        self, options: ConsumerOptions, *, post: Callable[..., None], wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, options: ConsumerOptions, *, post: Callable[..., None]) -> None:
         warn_if_uncompiled(_log)
         self.options = options
-        self.metrics = ConsumerMetrics(client_id=options.client_id)
-        self.subscription = Subscription()
-        self.rebalances = Rebalances(self.subscription, post, wake)
-        self.cluster = Cluster(options.bootstrap_servers, **options.cluster_arguments())
-        self.handout = Handout(
+        self.news = Signal()
+        wake = self.news.set
+        self.subscription = SubscriptionState()
+        self.rebalances = PendingRebalances(self.subscription, post, wake)
+        self.cluster = ClusterClient(options.bootstrap_servers, **options.cluster_arguments())
+        self.metrics = ConsumerMetrics(self.cluster.clock, client_id=options.client_id)
+        self.handout = FetchCollector(
             self.subscription, options, self.metrics, on_room=lambda: post(self._fetcher.pump)
         )
         self._post = post
         self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
         self._group = self._new_group()
-        self._fetcher = Fetcher(
+        self._fetcher = ConsumerFetcher(
             self.cluster,
             self.subscription,
             options,
@@ -175,7 +184,7 @@ class Engine:
             on_error=self._partition_failed,
             on_away=self._brokers_away,
         )
-        self.committing = Committing(self.cluster, self.subscription, options, self._group, wake)
+        self.committing = CommitQueue(self.cluster, self.subscription, options, self._group, wake)
         self._watch = TopicWatch(
             self.cluster,
             self.subscription,
@@ -201,7 +210,7 @@ class Engine:
         self,
         topics: frozenset[str] | None,
         pattern: re.Pattern[str] | None,
-        listener: Listener | None,
+        listener: RebalanceCallbacks | None,
     ) -> None:
         with self.subscription.lock:
             if pattern is not None:
@@ -298,7 +307,7 @@ class Engine:
         )
 
     def until_unreachable_s(self) -> float:
-        """How long it may still take until a broker answers for the first time."""
+        """The time left until a broker has to have answered for the first time."""
         if self.cluster.was_reached or not self._is_started:
             return float("inf")
         due = self._started_at + self.options.request_timeout_ms / 1000
@@ -323,7 +332,7 @@ class Engine:
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         with self.subscription.lock:
             self.subscription.revoke(partitions)
-        await self.rebalances.tell(Change.REVOKED, partitions)
+        await self.rebalances.tell(RebalanceEvent.REVOKED, partitions)
         await self.committing.commit_done(partitions)
         self._drop(partitions)
 
@@ -331,13 +340,13 @@ class Engine:
         self, partitions: Sequence[TopicPartition], added: Sequence[TopicPartition]
     ) -> None:
         self.committing.forget(added)
-        await self.rebalances.tell(Change.ASSIGNED, added, partitions)
+        await self.rebalances.tell(RebalanceEvent.ASSIGNED, added, partitions)
         self._pump()
 
     async def lost(self, partitions: Sequence[TopicPartition]) -> None:
         with self.subscription.lock:
             self.subscription.revoke(partitions)
-        await self.rebalances.tell(Change.LOST, partitions)
+        await self.rebalances.tell(RebalanceEvent.LOST, partitions)
         self._drop(partitions)
 
     async def may_join(self) -> None:
@@ -368,10 +377,10 @@ class Engine:
 
     # -- the loop: starting and ending
 
-    def _new_group(self) -> Group | None:
+    def _new_group(self) -> GroupMember | None:
         if self.options.group_id is None:
             return None
-        return Group(
+        return GroupMember(
             self.cluster, self.options, self, self.metrics, client_id=self.options.client_id
         )
 
@@ -382,18 +391,18 @@ class Engine:
             self._spawn(self._watch.run())
             if self.committing.is_automatic:
                 self._spawn(self.committing.run())
-        elif self._is_member and self.subscription.mode is Mode.TOPICS:
+        elif self._is_member and self.subscription.mode is SubscriptionMode.TOPICS:
             assert self._group is not None, "only a group has members"
             self._group.subscription_changed()
         self._watch.look()
         self._pump()
 
-    async def _topics_seen(self, topics: Mapping[str, Topic]) -> None:
+    async def _topics_seen(self, topics: Mapping[str, TopicInfo]) -> None:
         """Go along with what the topics of the subscription are now."""
         names = frozenset(topics)
         changed = False
         with self.subscription.lock:
-            if self.subscription.mode is Mode.PATTERN:
+            if self.subscription.mode is SubscriptionMode.PATTERN:
                 changed = self.subscription.topics != names
                 self.subscription.topics = names
         if self._group is None:
@@ -404,7 +413,7 @@ class Engine:
         elif changed:
             self._group.subscription_changed()
 
-    async def _take_all(self, topics: Mapping[str, Topic]) -> None:
+    async def _take_all(self, topics: Mapping[str, TopicInfo]) -> None:
         """Without a group, everything that is subscribed to is ours."""
         wanted = [
             TopicPartition(name, partition.index)

@@ -20,8 +20,8 @@ NO_GENERATION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a member says when it joins.
+class MemberSubscription:
+    """The subscription that a member sends when it joins.
 
     `owned` are the partitions it goes on reading meanwhile, `generation` the one it had them from.
     """
@@ -52,7 +52,7 @@ def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int
     return topics
 
 
-def encode_subscription(subscription: Subscription) -> bytes:
+def encode_subscription(subscription: MemberSubscription) -> bytes:
     """A subscription in the newest version. Members of older ones read as far as they know."""
     message = ConsumerProtocolSubscription(
         topics=sorted(subscription.topics),
@@ -67,12 +67,12 @@ def encode_subscription(subscription: Subscription) -> bytes:
     return _encode(message)
 
 
-def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
-    """What another member said; one that cannot be read subscribes to nothing."""
+def decode_subscription(data: bytes, instance_id: str | None = None) -> MemberSubscription:
+    """The subscription of another member; an unreadable one has no topics."""
     message = _decode(ConsumerProtocolSubscription, data)
     if message is None:
-        return Subscription((), instance_id=instance_id)
-    return Subscription(
+        return MemberSubscription((), instance_id=instance_id)
+    return MemberSubscription(
         tuple(message.topics),
         _partitions(message.owned_partitions),
         message.generation_id,
@@ -83,7 +83,7 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscrip
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What a leader tells a member to work on."""
+    """The encoded assignment of a member, as the leader of the group sends it."""
     return _encode(
         ConsumerProtocolAssignment(
             assigned_partitions=[
@@ -95,7 +95,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """What a member is told to work on, in order; no bytes are no partitions. ProtocolError."""
+    """The assigned partitions, in order; no bytes are no partitions. ProtocolError."""
     if not data:
         return []
     message = _decode(ConsumerProtocolAssignment, data)
@@ -173,4 +173,4 @@ def _decode(kind: type[Message], data: bytes) -> Any:
 
 
 def _partitions(topics: Iterable[Any]) -> list[TopicPartition]:
-    return [TopicPartition(one.topic, number) for one in topics for number in one.partitions]
+    return [TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from sys import maxsize
 from typing import NamedTuple
 
-from headrace.client.consumer.completed_fetch import Chunk, Rows, Slices
-from headrace.client.consumer.subscription import PartitionState, Subscription
+from headrace.client.consumer.completed_fetch import ColumnRun, CompletedFetch, RecordRun
+from headrace.client.consumer.subscription import PartitionState, SubscriptionState
 from headrace.client.errors import SerializationFailed
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions, IsolationLevel
@@ -25,19 +25,19 @@ from headrace.types import TopicPartition
 JOINED_BYTES = 262_144
 
 
-class Piece(NamedTuple):
+class PartitionColumns(NamedTuple):
     """Columns of one partition."""
 
     tp: TopicPartition
     columns: Columns
 
 
-class Handout:
+class FetchCollector:
     """Takes records out of a subscription. For one thread at a time."""
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         options: ConsumerOptions,
         metrics: ConsumerMetrics,
         on_room: Callable[[], None],
@@ -75,7 +75,7 @@ class Handout:
             self._metrics.consumed(len(taken))
         return taken
 
-    def run(self, limit: int) -> Rows | None:
+    def run(self, limit: int) -> RecordRun | None:
         """At most so many records of one partition, for iteration to hand out one by one."""
         while True:
             state = self._next_state()
@@ -93,9 +93,9 @@ class Handout:
             if rows is not None:
                 return rows
 
-    def columns(self, limit: int | None) -> list[Piece]:
+    def columns(self, limit: int | None) -> list[PartitionColumns]:
         """The chunks that wait, as columns: some small ones or a large one."""
-        pieces: list[Piece] = []
+        pieces: list[PartitionColumns] = []
         left = maxsize if limit is None else limit
         size = 0
         while left > 0 and size < JOINED_BYTES:
@@ -111,7 +111,7 @@ class Handout:
                 raise
             if slices is not None:
                 columns = slices.next_rows(left)
-                pieces.append(Piece(state.tp, columns))
+                pieces.append(PartitionColumns(state.tp, columns))
                 left -= columns.length
                 size += read_bytes
             self._settle(state)
@@ -135,7 +135,7 @@ class Handout:
         if has_room:
             self._on_room()
 
-    def _chunk(self, state: PartitionState) -> Chunk | None:
+    def _chunk(self, state: PartitionState) -> CompletedFetch | None:
         """The chunk to read on in, after what was handed out is let go."""
         with self._lock:
             has_room = self._subscription.let_go(state)
@@ -148,13 +148,13 @@ class Handout:
             )
         return chunk
 
-    def _advance(self, state: PartitionState, limit: int) -> Rows | None:
+    def _advance(self, state: PartitionState, limit: int) -> RecordRun | None:
         """Rows of which at least one and at most `limit` are ready; None if there are no more."""
         rows = state.given
         assert rows is not None, state
-        if not isinstance(rows, Rows):
+        if not isinstance(rows, RecordRun):
             # Columns were asked for before: what is left of them is decoded anew, as rows.
-            rows = state.given = Rows([], rows.position, rows.position, _settled(rows))
+            rows = state.given = RecordRun([], rows.position, rows.position, _settled(rows))
         while rows.is_done:
             chunk = self._chunk(state)
             if chunk is None:
@@ -167,7 +167,9 @@ class Handout:
             rows.ready = rows.stop
         return rows
 
-    def _decode(self, tp: TopicPartition, chunk: Chunk, position: int, limit: int) -> Rows:
+    def _decode(
+        self, tp: TopicPartition, chunk: CompletedFetch, position: int, limit: int
+    ) -> RecordRun:
         try:
             records, end, next_offset = decode_batches(
                 chunk.data,
@@ -181,9 +183,9 @@ class Handout:
             )
         except CorruptBatch as error:
             raise _corrupt(tp, chunk, error) from None
-        return Rows(records, position, chunk.offset_behind(end, next_offset), end)
+        return RecordRun(records, position, chunk.offset_behind(end, next_offset), end)
 
-    def _deserialize(self, rows: Rows) -> None:
+    def _deserialize(self, rows: RecordRun) -> None:
         """Make all records up to `stop` ready, or those before the first that cannot be."""
         try:
             decode_all(_readied(rows), self._key_deserializer, self._value_deserializer)
@@ -192,14 +194,14 @@ class Handout:
             if rows.stop == rows.index:
                 raise
 
-    def _advance_columns(self, state: PartitionState, limit: int) -> tuple[Slices | None, int]:
+    def _advance_columns(self, state: PartitionState, limit: int) -> tuple[ColumnRun | None, int]:
         """Columns with at least one row left, and how many bytes were decoded for them."""
         slices = state.given
         assert slices is not None, state
-        if not isinstance(slices, Slices):
+        if not isinstance(slices, ColumnRun):
             end = _settled(slices)
             if not slices.is_done:
-                slices = state.given = Rows([], slices.position, slices.position, end)
+                slices = state.given = RecordRun([], slices.position, slices.position, end)
         read_bytes = 0
         while slices.is_done:
             chunk = self._chunk(state)
@@ -208,10 +210,12 @@ class Handout:
             begin = chunk.position
             slices = state.given = self._decode_columns(state.tp, chunk, slices.position)
             read_bytes += slices.end_position - begin
-        assert isinstance(slices, Slices)
+        assert isinstance(slices, ColumnRun)
         return slices, read_bytes
 
-    def _decode_columns(self, tp: TopicPartition, chunk: Chunk, position: int) -> Slices:
+    def _decode_columns(
+        self, tp: TopicPartition, chunk: CompletedFetch, position: int
+    ) -> ColumnRun:
         try:
             columns = decode_columns(
                 chunk.data,
@@ -223,25 +227,25 @@ class Handout:
         except CorruptBatch as error:
             raise _corrupt(tp, chunk, error) from None
         end = columns.end_position
-        return Slices(columns, position, chunk.offset_behind(end, columns.next_offset), end)
+        return ColumnRun(columns, position, chunk.offset_behind(end, columns.next_offset), end)
 
 
 _SKIP = "seek past it to go on"
 
 
-def _settled(given: Rows | Slices) -> int:
-    """Where the chunk was read to; not at all, if some of what was decoded is left over."""
+def _settled(given: RecordRun | ColumnRun) -> int:
+    """The offset the chunk was read to; -1 if decoded records are left over."""
     return given.end_position if given.is_done else -1
 
 
-def _readied(rows: Rows) -> Iterator[ConsumerRecord]:
+def _readied(rows: RecordRun) -> Iterator[ConsumerRecord]:
     for record in rows.records[rows.ready : rows.stop]:
         yield record
         # Only when the next one is asked for is this one done.
         rows.ready += 1
 
 
-def _corrupt(tp: TopicPartition, chunk: Chunk, error: CorruptBatch) -> CorruptBatch:
+def _corrupt(tp: TopicPartition, chunk: CompletedFetch, error: CorruptBatch) -> CorruptBatch:
     try:
         offset = f"offset {read_header(chunk.data, chunk.position).base_offset}"
     except CorruptBatch:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Partition, Topic
-from headrace.client.consumer.completed_fetch import Chunk, chunk_of
-from headrace.client.consumer.subscription import PartitionState, Subscription
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import PartitionInfo, TopicInfo
+from headrace.client.consumer.completed_fetch import CompletedFetch, chunk_of
+from headrace.client.consumer.subscription import PartitionState, SubscriptionState
 from headrace.client.errors import TimedOut, Unreachable, check
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions, IsolationLevel
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, Subject, error_code
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.fetch import (
     FetchPartition,
@@ -40,7 +40,7 @@ from headrace.types import ZERO_UUID, TopicPartition
 _SESSIONLESS = -1
 
 
-class Wanted(NamedTuple):
+class PartitionFetch(NamedTuple):
     """A partition that is fetched, as it and its leader were when the request was made."""
 
     state: PartitionState
@@ -49,23 +49,23 @@ class Wanted(NamedTuple):
     leader_epoch: int
 
 
-def wanted_of(state: PartitionState, leader: Partition | None) -> Wanted:
-    """What is to be fetched of a partition now."""
+def wanted_of(state: PartitionState, leader: PartitionInfo | None) -> PartitionFetch:
+    """The fetch of one partition: its state and its position."""
     epoch = leader.leader_epoch if leader else -1
-    return Wanted(state, state.generation, state.fetch_offset, epoch)
+    return PartitionFetch(state, state.generation, state.fetch_offset, epoch)
 
 
-class Fetched(NamedTuple):
-    """What a broker answered about one partition."""
+class FetchedPartition(NamedTuple):
+    """The answer of a broker about one partition."""
 
-    wanted: Wanted
+    wanted: PartitionFetch
     answer: PartitionData
 
 
 def fetch_request(
-    cluster: Cluster,
+    cluster: ClusterClient,
     options: ConsumerOptions,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[PartitionFetch],
     max_bytes: int,
     max_wait_ms: int,
 ) -> FetchRequest:
@@ -86,7 +86,7 @@ def fetch_request(
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=options.fetch_min_bytes,
-        max_bytes=max(max_bytes, *(one.state.max_bytes for one in wanted)),
+        max_bytes=max(max_bytes, *(partition.state.max_bytes for partition in wanted)),
         isolation_level=options.isolation_level,
         session_epoch=_SESSIONLESS,
         topics=list(topics.values()),
@@ -95,22 +95,22 @@ def fetch_request(
 
 
 def fetched_partitions(
-    request: FetchRequest, response: FetchResponse, wanted: Sequence[Wanted]
-) -> list[Fetched]:
+    request: FetchRequest, response: FetchResponse, wanted: Sequence[PartitionFetch]
+) -> list[FetchedPartition]:
     """The answers about partitions that were asked about; later versions name topics by id."""
     names: Mapping[bytes, str] = {topic.topic_id: topic.topic for topic in request.topics}
-    asked = {one.state.tp: one for one in wanted}
+    asked = {partition.state.tp: partition for partition in wanted}
     found = []
     for topic in response.responses:
         name = topic.topic or names.get(topic.topic_id, "")
         for answer in topic.partitions:
-            one = asked.get(TopicPartition(name, answer.partition_index))
-            if one is not None:
-                found.append(Fetched(one, answer))
+            partition = asked.get(TopicPartition(name, answer.partition_index))
+            if partition is not None:
+                found.append(FetchedPartition(partition, answer))
     return found
 
 
-def _topic_id(topic: Topic | None) -> bytes:
+def _topic_id(topic: TopicInfo | None) -> bytes:
     return topic.topic_id if topic else ZERO_UUID
 
 
@@ -160,7 +160,7 @@ UNKNOWN = -1
 _CONSUMER = -1
 
 
-class Doubt(NamedTuple):
+class UnconfirmedPosition(NamedTuple):
     """A position under a leader that has not confirmed it, as it was when that was asked."""
 
     state: PartitionState
@@ -170,23 +170,25 @@ class Doubt(NamedTuple):
     leader_epoch: int
 
 
-def doubt_of(state: PartitionState, leader: Partition | None) -> Doubt:
-    """What is to be asked about a position."""
+def doubt_of(state: PartitionState, leader: PartitionInfo | None) -> UnconfirmedPosition:
+    """The question about a position: whether the leader's log still has what was read."""
     leader_epoch = leader.leader_epoch if leader else UNKNOWN
-    return Doubt(state, state.generation, state.fetch_offset, state.fetch_epoch, leader_epoch)
+    return UnconfirmedPosition(
+        state, state.generation, state.fetch_offset, state.fetch_epoch, leader_epoch
+    )
 
 
-def is_doubtful(state: PartitionState, leader: Partition) -> bool:
+def is_doubtful(state: PartitionState, leader: PartitionInfo) -> bool:
     """Whether a leader is newer than the one that brought what was read last."""
     return state.fetch_epoch > UNKNOWN and leader.leader_epoch > state.leader_epoch
 
 
-def is_newer_than_metadata(doubt: Doubt) -> bool:
+def is_newer_than_metadata(doubt: UnconfirmedPosition) -> bool:
     """Whether a record was read of a leader that comes after the one we know."""
     return doubt.epoch > doubt.leader_epoch
 
 
-def epoch_request(doubts: Iterable[Doubt]) -> OffsetForLeaderEpochRequest:
+def epoch_request(doubts: Iterable[UnconfirmedPosition]) -> OffsetForLeaderEpochRequest:
     """Ask a leader where the epochs ended that were read last."""
     topics: dict[str, OffsetForLeaderTopic] = {}
     for doubt in doubts:
@@ -203,16 +205,16 @@ def epoch_request(doubts: Iterable[Doubt]) -> OffsetForLeaderEpochRequest:
 
 
 def answers_of(response: OffsetForLeaderEpochResponse) -> Mapping[TopicPartition, EpochEndOffset]:
-    """What the leader says, by partition."""
+    """The leader's answers, by partition."""
     return {
-        TopicPartition(topic.topic, one.partition): one
+        TopicPartition(topic.topic, partition.partition): partition
         for topic in response.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
-class Truncation(NamedTuple):
-    """Where the leader's log parts from what was read, and the epoch before that.
+class TruncationPoint(NamedTuple):
+    """The offset where the leader's log parts from what was read, and the epoch before it.
 
     `offset` is None if the leader never heard of the epoch that was read last: its log was cut
     off before it, or is that of a topic which was created again.
@@ -222,12 +224,12 @@ class Truncation(NamedTuple):
     epoch: int
 
 
-def truncation_of(doubt: Doubt, answer: EpochEndOffset) -> Truncation | None:
-    """How a leader's log differs from what was read; None if it has all of that."""
+def truncation_of(doubt: UnconfirmedPosition, answer: EpochEndOffset) -> TruncationPoint | None:
+    """The divergence of a leader's log from what was read; None if there is none."""
     if answer.end_offset == UNKNOWN or answer.leader_epoch == UNKNOWN:
-        return Truncation(None, UNKNOWN)
+        return TruncationPoint(None, UNKNOWN)
     if answer.end_offset < doubt.offset:
-        return Truncation(answer.end_offset, answer.leader_epoch)
+        return TruncationPoint(answer.end_offset, answer.leader_epoch)
     return None
 
 
@@ -261,7 +263,7 @@ _MOVED = frozenset(
 
 
 @dataclass(slots=True)
-class _Leader:
+class _FetchedBroker:
     """A broker that is fetched from. It is left alone until `quiet_until` after a failure."""
 
     free_lanes: list[str] = field(default_factory=lambda: list(reversed(LANES)))
@@ -271,18 +273,18 @@ class _Leader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flight:
+class _InFlightFetch:
     """A fetch that is sent: who is asked on which lane about what, and the most it may bring."""
 
     node: int
-    leader: _Leader
+    leader: _FetchedBroker
     lane: str
-    wanted: Sequence[Wanted]
+    wanted: Sequence[PartitionFetch]
     request: FetchRequest
     granted_bytes: int
 
 
-class Fetcher:
+class ConsumerFetcher:
     """Keeps a subscription supplied. For one event loop; `pump` is called whenever more is wanted.
 
     `on_data` is told when something can be polled, `on_error` when a partition has an error,
@@ -293,8 +295,8 @@ class Fetcher:
 
     def __init__(
         self,
-        cluster: Cluster,
-        subscription: Subscription,
+        cluster: ClusterClient,
+        subscription: SubscriptionState,
         options: ConsumerOptions,
         metrics: ConsumerMetrics,
         *,
@@ -315,7 +317,7 @@ class Fetcher:
         self._on_truncated = on_truncated
         self._committed_only = options.isolation_level is IsolationLevel.READ_COMMITTED
         self._replicas = ReadReplicas(options.metadata_max_age_ms / 1000)
-        self._leaders: dict[int, _Leader] = {}
+        self._leaders: dict[int, _FetchedBroker] = {}
         self._stale: set[str] = set()
         self._refreshing = False
         self._refusals = 0
@@ -364,7 +366,7 @@ class Fetcher:
         for node, partitions in due.items():
             self._start(node, partitions, active[node])
 
-    def _node_of(self, tp: TopicPartition, leader: Partition) -> int:
+    def _node_of(self, tp: TopicPartition, leader: PartitionInfo) -> int:
         """The broker to read a partition from."""
         nearer = self._replicas.preferred(tp, self._cluster.clock.monotonic())
         if nearer is None or nearer not in self._cluster.view.brokers:
@@ -381,7 +383,7 @@ class Fetcher:
 
     def _start(self, node: int, due: list[PartitionState], active: int) -> None:
         """Ask a leader for what is due, unless it is busy, failing, or there is no room."""
-        leader = self._leaders.setdefault(node, _Leader())
+        leader = self._leaders.setdefault(node, _FetchedBroker())
         quiet_s = leader.quiet_until - self._cluster.clock.monotonic()
         if quiet_s > 0:
             self._pump_later(quiet_s)
@@ -406,15 +408,15 @@ class Fetcher:
             wait_ms = min(leader.wait_ms[lane], wait_ms)
         request = fetch_request(self._cluster, self._options, wanted, granted, wait_ms)
         self.reserved_bytes += granted
-        self._spawn(self._fetch(_Flight(node, leader, lane, wanted, request, granted)))
+        self._spawn(self._fetch(_InFlightFetch(node, leader, lane, wanted, request, granted)))
 
-    async def _fetch(self, flight: _Flight) -> None:
+    async def _fetch(self, flight: _InFlightFetch) -> None:
         cluster, leader, lane = self._cluster, flight.leader, flight.lane
         try:
             connection = await cluster.connection(flight.node, cluster.deadline(), lane=lane)
             begun = cluster.clock.monotonic()
             response = await connection.ask(flight.request, cluster.request_timeout_s)
-            check(response.error_code, subject="fetch")
+            check(response.error_code, subject=Subject("fetch"))
             cluster.hear_brokers(response.node_endpoints)
             answers = fetched_partitions(flight.request, response, flight.wanted)
             chunks = self._take(flight, answers)
@@ -433,16 +435,18 @@ class Fetcher:
             leader.free_lanes.append(lane)
             self.reserved_bytes -= flight.granted_bytes
             with self._subscription.lock:
-                for one in flight.wanted:
-                    if one.state.generation == one.generation:
-                        one.state.in_flight = False
+                for partition in flight.wanted:
+                    if partition.state.generation == partition.generation:
+                        partition.state.in_flight = False
         # The next fetch leaves before the application wakes up and takes the processor.
         self.pump()
         if chunks:
             self._on_data()
 
-    def _take(self, flight: _Flight, answers: Sequence[Fetched]) -> list[Chunk]:
-        """What an answer has for partitions that still want it, in their buffers already."""
+    def _take(
+        self, flight: _InFlightFetch, answers: Sequence[FetchedPartition]
+    ) -> list[CompletedFetch]:
+        """The fetched data of partitions that still want it, put into their buffers."""
         chunks = []
         refused = False
         for wanted, answer in answers:
@@ -463,7 +467,9 @@ class Fetcher:
             self._refusals = 0
         return chunks
 
-    def _add(self, wanted: Wanted, answer: PartitionData, chunk: Chunk | None) -> bool:
+    def _add(
+        self, wanted: PartitionFetch, answer: PartitionData, chunk: CompletedFetch | None
+    ) -> bool:
         state = wanted.state
         with self._subscription.lock:
             if not self._subscription.is_current(state, wanted.generation):
@@ -486,23 +492,23 @@ class Fetcher:
             self._metrics.lag(state.tp, max(end - position, 0))
         return True
 
-    def _failed(self, flight: _Flight, error: HeadraceError) -> None:
+    def _failed(self, flight: _InFlightFetch, error: HeadraceError) -> None:
         """Leave a broker alone for a while, and ask who leads its partitions by now."""
         leader = flight.leader
-        for one in flight.wanted:
-            self._replicas.drop(one.state.tp)
+        for partition in flight.wanted:
+            self._replicas.drop(partition.state.tp)
         log = _log.debug if leader.failures else _log.warning
         log("%s: fetching from broker %d failed: %s", self._cluster.client_id, flight.node, error)
         delay_s = self._cluster.backoff.delay_s(leader.failures, self._cluster.rng)
         leader.failures += 1
         leader.quiet_until = self._cluster.clock.monotonic() + delay_s
         if isinstance(error, KafkaError) and not self._cluster.passes(error):
-            for one in flight.wanted:
-                self._tell(one, error)
+            for partition in flight.wanted:
+                self._tell(partition, error)
         else:
-            self._cluster.forget({one.state.tp.topic for one in flight.wanted})
+            self._cluster.forget({partition.state.tp.topic for partition in flight.wanted})
 
-    def _refused(self, node: int, wanted: Wanted, answer: PartitionData) -> None:
+    def _refused(self, node: int, wanted: PartitionFetch, answer: PartitionData) -> None:
         """One partition of an answer has an error."""
         state = wanted.state
         code = error_code(answer.error_code)
@@ -544,7 +550,7 @@ class Fetcher:
                 state.in_flight = True
         self._spawn(self._confirm(node, doubts))
 
-    async def _confirm(self, node: int, doubts: Sequence[Doubt]) -> None:
+    async def _confirm(self, node: int, doubts: Sequence[UnconfirmedPosition]) -> None:
         """Ask a new leader whether it has what was read."""
         cluster = self._cluster
         try:
@@ -568,7 +574,7 @@ class Fetcher:
                         doubt.state.in_flight = False
         self.pump()
 
-    async def _current(self, doubts: Sequence[Doubt]) -> list[Doubt]:
+    async def _current(self, doubts: Sequence[UnconfirmedPosition]) -> list[UnconfirmedPosition]:
         """The doubts about leaders that still are; those we may know too little of are looked up.
 
         An epoch that comes after the leader's would be unknown to a leader of the past as well.
@@ -585,7 +591,7 @@ class Fetcher:
             if leader is not None and leader.leader_epoch == doubt.leader_epoch
         ]
 
-    def _confirmed(self, doubt: Doubt, answer: EpochEndOffset | None) -> None:
+    def _confirmed(self, doubt: UnconfirmedPosition, answer: EpochEndOffset | None) -> None:
         state = doubt.state
         if answer is None or answer.error_code:
             self._lost(state.tp)
@@ -598,7 +604,7 @@ class Fetcher:
         if truncation is not None:
             self._on_truncated(state, truncation.offset, truncation.epoch)
 
-    def _tell(self, wanted: Wanted, error: HeadraceError) -> None:
+    def _tell(self, wanted: PartitionFetch, error: HeadraceError) -> None:
         with self._subscription.lock:
             current = self._subscription.is_current(wanted.state, wanted.generation)
         if current:

@@ -1,8 +1,9 @@
 """A consumer as a member of its group: joining, heartbeats, leaving, and what a leader watches.
 
-Two tasks share one `Membership`: one joins, and takes the host from one assignment to the next; the
-other sends heartbeats and watches the application and the topics. Rule: the first alone moves the
-membership while an answer to a join is awaited, so that no answer meets a state it is not for.
+Two tasks share one `GroupMembership`: one joins, and takes the host from one assignment to the
+next; the other sends heartbeats and watches the application and the topics. Rule: the first alone
+moves the membership while an answer to a join is awaited, so that no answer meets a state it is not
+for.
 """
 
 import asyncio
@@ -11,17 +12,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from headrace.client.cluster import COMMON_LANE, Cluster
+from headrace.client.cluster import COMMON_LANE, ClusterClient
 from headrace.client.consumer.assignors import ASSIGNORS
 from headrace.client.consumer.committed_offsets import CommittedOffsets
 from headrace.client.consumer.group_membership import (
-    Identity,
-    Membership,
-    Phase,
-    Settings,
-    Verdict,
+    GroupMembership,
+    JoinOutcome,
+    JoinPhase,
+    MembershipIdentity,
+    MembershipSettings,
 )
-from headrace.client.coordinator_lookup import Coordinators
+from headrace.client.coordinator_lookup import CoordinatorLookup
 from headrace.client.errors import CommitFailed, TimedOut, Unreachable
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions
@@ -66,9 +67,9 @@ class GroupHost(Protocol):
 
 
 class SharedTopics:
-    """How many partitions the topics of a group had when its leader last counted them."""
+    """The partition counts of a group's topics when its leader last looked."""
 
-    def __init__(self, cluster: Cluster, max_age_s: float, *, create: bool) -> None:
+    def __init__(self, cluster: ClusterClient, max_age_s: float, *, create: bool) -> None:
         self._cluster = cluster
         self._max_age_s = max_age_s
         self._create = create
@@ -96,7 +97,7 @@ class SharedTopics:
         )
 
     def _known(self, topics: Collection[str]) -> dict[str, int]:
-        """What somebody else may have heard of the topics meanwhile."""
+        """The cached partition counts, which another request may have refreshed."""
         found = {name: self._cluster.known_topic(name) for name in topics}
         return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
 
@@ -137,7 +138,7 @@ _NO_COMMIT = frozenset(
 )
 
 
-class Group:
+class GroupMember:
     """One member of one group. Loop-bound, not thread-safe.
 
     Without `start` it only commits and fetches offsets, as `assign()` with a group id needs it.
@@ -146,7 +147,7 @@ class Group:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         options: ConsumerOptions,
         host: GroupHost,
         metrics: ConsumerMetrics,
@@ -160,12 +161,12 @@ class Group:
         self._metrics = metrics
         self._group_id = options.group_id
         self._name = f"{client_id} in group {options.group_id}"
-        self._coordinators = Coordinators(cluster)
+        self._coordinators = CoordinatorLookup(cluster)
         self._offsets = CommittedOffsets(
             cluster, self._coordinators, options.group_id, options.group_instance_id
         )
-        self._membership = Membership(
-            Settings(
+        self._membership = GroupMembership(
+            MembershipSettings(
                 options.group_id,
                 tuple(ASSIGNORS[name] for name in options.partition_assignment_strategy),
                 options.session_timeout_ms,
@@ -267,7 +268,7 @@ class Group:
             return
         begun = self._cluster.clock.monotonic()
 
-        async def committer() -> Identity:
+        async def committer() -> MembershipIdentity:
             return await self._committer(offsets, deadline)
 
         await self._offsets.commit(offsets, deadline, committer, self._commit_refused)
@@ -279,18 +280,20 @@ class Group:
         """The last committed offsets, None where there is none."""
         return await self._offsets.fetch(partitions, deadline)
 
-    async def _committer(self, partitions: Iterable[TopicPartition], deadline: float) -> Identity:
-        """Who commits, now. Outside of a membership anybody may, as long as nobody is a member."""
+    async def _committer(
+        self, partitions: Iterable[TopicPartition], deadline: float
+    ) -> MembershipIdentity:
+        """The identity for a commit now. Without a membership it is anonymous."""
         membership = self._membership
         if not self._tasks:
-            return Identity()
+            return MembershipIdentity()
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline - self._cluster.clock.monotonic()):
-                while membership.phase is not Phase.STABLE and self._is_asking:
+                while membership.phase is not JoinPhase.STABLE and self._is_asking:
                     await self._moved.wait()
-        if membership.phase in (Phase.JOINING, Phase.SYNCING):
+        if membership.phase in (JoinPhase.JOINING, JoinPhase.SYNCING):
             raise _commit_failed(ErrorCode.REBALANCE_IN_PROGRESS)
-        if membership.phase is Phase.OUTSIDE:
+        if membership.phase is JoinPhase.OUTSIDE:
             raise _commit_failed(ErrorCode.UNKNOWN_MEMBER_ID)
         gone = sorted(self._gone.intersection(partitions))
         if gone:
@@ -300,7 +303,7 @@ class Group:
             )
         return membership.identity
 
-    def _commit_refused(self, committer: Identity, code: ErrorCode) -> None:
+    def _commit_refused(self, committer: MembershipIdentity, code: ErrorCode) -> None:
         """Raise what a refused commit means for a member; other errors are not its business."""
         if code not in _NO_COMMIT:
             return
@@ -333,10 +336,10 @@ class Group:
     async def _enter(self) -> None:
         """Try once to get an assignment, when the application lets us."""
         membership, host = self._membership, self._host
-        if membership.phase is Phase.OUTSIDE:
+        if membership.phase is JoinPhase.OUTSIDE:
             await self._drop_lost()
         await host.may_join()
-        if membership.phase is Phase.OUTSIDE and host.owned():
+        if membership.phase is JoinPhase.OUTSIDE and host.owned():
             return  # They were lost while the application was waited for.
         topics = host.subscribed()
         before = membership.identity
@@ -352,7 +355,7 @@ class Group:
                 await self._moved.wait()
             return
         begun = self._cluster.clock.monotonic()
-        verdict = Verdict.ELSEWHERE
+        verdict = JoinOutcome.ELSEWHERE
         self._is_asking = True
         _log.info("%s joins: %s", self._name, membership.rejoin_reason or "the last join failed")
         try:
@@ -365,21 +368,21 @@ class Group:
         finally:
             self._is_asking = False
             self._announce()
-        if verdict is Verdict.DONE:
+        if verdict is JoinOutcome.DONE:
             self._attempts = 0
             await self._take_over()
             self._metrics.rebalance_done(self._cluster.clock.monotonic() - begun)
         else:
             await self._pause(verdict)
 
-    async def _join(self, topics: frozenset[str]) -> Verdict:
+    async def _join(self, topics: frozenset[str]) -> JoinOutcome:
         membership = self._membership
         timeout_s = self._options.max_poll_interval_ms / 1000 + JOIN_GRACE_S
-        verdict = Verdict.AGAIN
-        while verdict is Verdict.AGAIN:
+        verdict = JoinOutcome.AGAIN
+        while verdict is JoinOutcome.AGAIN:
             request = membership.join(topics, self._host.owned())
             verdict = membership.joined(await self._ask(request, timeout_s))
-        if verdict is not Verdict.DONE:
+        if verdict is not JoinOutcome.DONE:
             return verdict
         if membership.is_leader:
             await self._shared.count(membership.group_topics)
@@ -389,7 +392,7 @@ class Group:
         except ProtocolError as error:
             # The next leader may be one we understand.
             _log.warning("%s: %s", self._name, error)
-            return Verdict.LATER
+            return JoinOutcome.LATER
 
     async def _take_over(self) -> None:
         """Have the host go over to the assignment."""
@@ -419,11 +422,11 @@ class Group:
             self._gone.update(owned)
             await self._host.lost(owned)
 
-    async def _pause(self, verdict: Verdict) -> None:
+    async def _pause(self, verdict: JoinOutcome) -> None:
         """Wait as long as an answer asks for, before the next attempt."""
-        if verdict is Verdict.ELSEWHERE:
+        if verdict is JoinOutcome.ELSEWHERE:
             self._coordinators.forget(self._group_id)
-        if verdict in (Verdict.ELSEWHERE, Verdict.LATER):
+        if verdict in (JoinOutcome.ELSEWHERE, JoinOutcome.LATER):
             await asyncio.sleep(self._cluster.backoff.delay_s(self._attempts, self._cluster.rng))
             self._attempts += 1
 
@@ -466,7 +469,7 @@ class Group:
                 raise
             return
         self._metrics.heartbeat_done(self._cluster.clock.monotonic() - begun)
-        if membership.heard(identity, response.error_code) is Verdict.ELSEWHERE:
+        if membership.heard(identity, response.error_code) is JoinOutcome.ELSEWHERE:
             self._coordinators.forget(self._group_id)
         self._announce()
 
@@ -476,7 +479,7 @@ class Group:
         Others then work on its partitions, which it has lost when it polls the next time.
         """
         is_late = self._cluster.clock.monotonic() >= self._poll_deadline
-        if not is_late or self._membership.phase is not Phase.STABLE:
+        if not is_late or self._membership.phase is not JoinPhase.STABLE:
             return
         if await self._is_polling():
             self.polled()

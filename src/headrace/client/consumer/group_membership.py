@@ -16,14 +16,14 @@ from typing import NamedTuple
 from headrace.client.consumer.assignors import Assignor
 from headrace.client.consumer.consumer_protocol import (
     NO_GENERATION,
-    Subscription,
+    MemberSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
 from headrace.client.errors import failure
-from headrace.errors import ErrorCode, KafkaError, error_code
+from headrace.errors import ErrorCode, KafkaError, Subject, error_code
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import (
     JoinGroupRequest,
@@ -50,8 +50,8 @@ _UNKNOWN = frozenset(
 _REASON_CHARS = 255
 
 
-class Phase(Enum):
-    """Where a member is in the protocol."""
+class JoinPhase(Enum):
+    """The phase of a member in the group protocol."""
 
     OUTSIDE = "outside"
     JOINING = "joining"
@@ -59,8 +59,8 @@ class Phase(Enum):
     STABLE = "stable"
 
 
-class Verdict(Enum):
-    """What an answer means for the driver. What cannot be mended is raised instead."""
+class JoinOutcome(Enum):
+    """The next step of the driver after an answer. Fatal errors are raised instead."""
 
     # Go on with what comes next.
     DONE = "done"
@@ -74,16 +74,16 @@ class Verdict(Enum):
     LOST = "lost"
 
 
-class Identity(NamedTuple):
-    """What the coordinator knows a member by."""
+class MembershipIdentity(NamedTuple):
+    """The identity of a member at its coordinator."""
 
     member_id: str = NO_MEMBER
     generation: int = NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What a member tells of itself when it joins. The strategies are in the order preferred."""
+class MembershipSettings:
+    """The fields of a join by a member. The strategies are in order of preference."""
 
     group_id: str
     strategies: tuple[Assignor, ...]
@@ -98,28 +98,28 @@ class Settings:
 
         As in Java only if every strategy can: which one the group takes is not known before.
         """
-        return all(one.is_cooperative for one in self.strategies)
+        return all(strategie.is_cooperative for strategie in self.strategies)
 
 
-class Changes(NamedTuple):
-    """What a new assignment changes: give up `revoked` first, then take over `added`."""
+class AssignmentChanges(NamedTuple):
+    """The changes of a new assignment: give up `revoked` first, then take over `added`."""
 
     revoked: list[TopicPartition]
     added: list[TopicPartition]
 
 
-class Membership:
+class GroupMembership:
     """One member of one group.
 
     Invariant: `identity.generation` is that of the last answer that let us in, and `assignment` is
     the part of it we were given, while the phase is STABLE.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: MembershipSettings) -> None:
         self._settings = settings
-        self._strategies = {one.name: one for one in settings.strategies}
-        self.phase = Phase.OUTSIDE
-        self.identity = Identity()
+        self._strategies = {strategie.name: strategie for strategie in settings.strategies}
+        self.phase = JoinPhase.OUTSIDE
+        self.identity = MembershipIdentity()
         self.assignment: list[TopicPartition] = []
         # Why to join again, once that may be; None if all is well.
         self.rejoin_reason: str | None = "the consumer starts"
@@ -129,7 +129,7 @@ class Membership:
         self.group_topics: frozenset[str] = frozenset()
         # Whether an assignment is to be left as it is, though this member leads (KIP-814).
         self._skips_assignment = False
-        self._members: dict[str, Subscription] = {}
+        self._members: dict[str, MemberSubscription] = {}
         # What was assigned last and when, which outlives the membership: sticky members tell it.
         self._previous: list[TopicPartition] = []
         self._previous_generation = NO_GENERATION
@@ -137,7 +137,7 @@ class Membership:
     @property
     def is_stable(self) -> bool:
         """Whether it has the assignment of its generation, and no reason to join again."""
-        return self.phase is Phase.STABLE and self.rejoin_reason is None
+        return self.phase is JoinPhase.STABLE and self.rejoin_reason is None
 
     def must_join_again(self, reason: str) -> None:
         """Join again as soon as that may be: topics have changed, say."""
@@ -146,7 +146,7 @@ class Membership:
     def to_revoke(
         self, owned: Iterable[TopicPartition], topics: Collection[str]
     ) -> list[TopicPartition]:
-        """What to give up before joining: all of it, or for cooperative members unwanted topics."""
+        """The partitions to give up before joining: all, or if cooperative, unwanted ones."""
         if not self._settings.is_cooperative:
             return sorted(owned)
         return sorted(tp for tp in owned if tp.topic not in topics)
@@ -156,7 +156,7 @@ class Membership:
     def join(self, topics: Collection[str], owned: Sequence[TopicPartition]) -> JoinGroupRequest:
         """The request to send; `owned` is what is left after `to_revoke`."""
         reason, self.rejoin_reason = self.rejoin_reason, None
-        self.phase = Phase.JOINING
+        self.phase = JoinPhase.JOINING
         settings = self._settings
         return JoinGroupRequest(
             group_id=settings.group_id,
@@ -169,7 +169,7 @@ class Membership:
                 JoinGroupRequestProtocol(
                     name=strategy.name,
                     metadata=encode_subscription(
-                        Subscription(
+                        MemberSubscription(
                             topics,
                             owned,
                             self._previous_generation,
@@ -183,40 +183,40 @@ class Membership:
             reason=(reason or "the last attempt failed")[:_REASON_CHARS],
         )
 
-    def joined(self, response: JoinGroupResponse) -> Verdict:
+    def joined(self, response: JoinGroupResponse) -> JoinOutcome:
         """Take the answer to `join`."""
-        assert self.phase is Phase.JOINING
+        assert self.phase is JoinPhase.JOINING
         code = error_code(response.error_code)
         if code is ErrorCode.MEMBER_ID_REQUIRED:
             # The id is known before the group waits for it: no answer can be lost (KIP-394).
             self.identity = self.identity._replace(member_id=response.member_id)
-            return Verdict.AGAIN
+            return JoinOutcome.AGAIN
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
-            return Verdict.LATER
+            return JoinOutcome.LATER
         if code is not ErrorCode.NONE:
             return self._refused(code)
         if response.protocol_name not in self._strategies:
             raise self._error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        self.phase = Phase.SYNCING
-        self.identity = Identity(response.member_id, response.generation_id)
+        self.phase = JoinPhase.SYNCING
+        self.identity = MembershipIdentity(response.member_id, response.generation_id)
         self.protocol = response.protocol_name
         self.is_leader = response.leader == response.member_id
         self._skips_assignment = response.skip_assignment
         self._members = {
-            one.member_id: decode_subscription(one.metadata, one.group_instance_id)
-            for one in response.members
+            member.member_id: decode_subscription(member.metadata, member.group_instance_id)
+            for member in response.members
         }
         self.group_topics = frozenset(
-            topic for one in self._members.values() for topic in one.topics
+            topic for member in self._members.values() for topic in member.topics
         )
-        return Verdict.DONE
+        return JoinOutcome.DONE
 
     def sync(self, partition_counts: Mapping[str, int]) -> SyncGroupRequest:
         """The request to send; a leader decides with it who has what.
 
         Topics without a count do not exist, or not yet.
         """
-        assert self.phase is Phase.SYNCING
+        assert self.phase is JoinPhase.SYNCING
         assert self.protocol is not None
         shares: Mapping[str, Collection[TopicPartition]] = {}
         if self.is_leader and not self._skips_assignment:
@@ -237,25 +237,25 @@ class Membership:
             ],
         )
 
-    def synced(self, response: SyncGroupResponse) -> Verdict:
+    def synced(self, response: SyncGroupResponse) -> JoinOutcome:
         """Take the answer to `sync`. Unless it is DONE, the way back in is `join`."""
-        assert self.phase is Phase.SYNCING
+        assert self.phase is JoinPhase.SYNCING
         code = error_code(response.error_code)
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.must_join_again("another rebalance began")
-            return Verdict.AGAIN
+            return JoinOutcome.AGAIN
         if code is not ErrorCode.NONE:
             return self._refused(code)
         self.assignment = decode_assignment(response.assignment)
-        self.phase = Phase.STABLE
+        self.phase = JoinPhase.STABLE
         self._previous = self.assignment
         self._previous_generation = self.identity.generation
-        return Verdict.DONE
+        return JoinOutcome.DONE
 
-    def changes(self, owned: Collection[TopicPartition]) -> Changes:
-        """What the assignment changes for somebody who owns so much."""
+    def changes(self, owned: Collection[TopicPartition]) -> AssignmentChanges:
+        """The changes of the assignment for a member that owns these partitions."""
         assigned = set(self.assignment)
-        return Changes(
+        return AssignmentChanges(
             sorted(set(owned) - assigned), [tp for tp in self.assignment if tp not in set(owned)]
         )
 
@@ -264,7 +264,7 @@ class Membership:
     @property
     def beats(self) -> bool:
         """Whether to send heartbeats: not while an answer is waited for that does for one."""
-        return self.phase is Phase.STABLE
+        return self.phase is JoinPhase.STABLE
 
     def heartbeat(self) -> HeartbeatRequest:
         """The request to send while `beats`."""
@@ -275,24 +275,24 @@ class Membership:
             group_instance_id=self._settings.instance_id,
         )
 
-    def heard(self, sent_by: Identity, code_heard: int) -> Verdict:
+    def heard(self, sent_by: MembershipIdentity, code_heard: int) -> JoinOutcome:
         """Take the answer to a heartbeat or commit of an identity, which may be of the past."""
         code = error_code(code_heard)
         if code is ErrorCode.NONE:
-            return Verdict.DONE
-        if sent_by != self.identity or self.phase is not Phase.STABLE:
+            return JoinOutcome.DONE
+        if sent_by != self.identity or self.phase is not JoinPhase.STABLE:
             # It was on its way when we joined again, and tells nothing of where we are now.
-            return Verdict.ELSEWHERE if code in _ELSEWHERE else Verdict.DONE
+            return JoinOutcome.ELSEWHERE if code in _ELSEWHERE else JoinOutcome.DONE
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             if self.rejoin_reason is None:
                 self.must_join_again("the group rebalances")
-            return Verdict.DONE
+            return JoinOutcome.DONE
         return self._refused(code)
 
     def lose(self, reason: str) -> None:
         """End the membership without a word from the coordinator: this member gave it up."""
-        self.phase = Phase.OUTSIDE
-        self.identity = Identity()
+        self.phase = JoinPhase.OUTSIDE
+        self.identity = MembershipIdentity()
         self._forget_generation(reason)
 
     def leave(self, reason: str) -> LeaveGroupRequest | None:
@@ -309,19 +309,19 @@ class Membership:
             members=[MemberIdentity(member_id=member_id, reason=reason[:_REASON_CHARS])],
         )
 
-    def _refused(self, code: ErrorCode) -> Verdict:
-        """What every request of a member can be refused with."""
+    def _refused(self, code: ErrorCode) -> JoinOutcome:
+        """Handle the errors that every request of a member can be refused with."""
         if code in _UNKNOWN:
             # A member whose generation is wrong is still known by its id.
             kept = self.identity.member_id if code is ErrorCode.ILLEGAL_GENERATION else NO_MEMBER
-            self.phase = Phase.OUTSIDE
-            self.identity = Identity(kept)
+            self.phase = JoinPhase.OUTSIDE
+            self.identity = MembershipIdentity(kept)
             self._forget_generation(f"the coordinator said {code.name}")
-            return Verdict.LOST
+            return JoinOutcome.LOST
         if code in _ELSEWHERE:
-            return Verdict.ELSEWHERE
+            return JoinOutcome.ELSEWHERE
         if code.retriable:
-            return Verdict.LATER
+            return JoinOutcome.LATER
         raise self._error(code)
 
     def _forget_generation(self, reason: str) -> None:
@@ -332,7 +332,7 @@ class Membership:
 
     def _error(self, code: ErrorCode) -> KafkaError:
         settings = self._settings
-        names = ", ".join(one.name for one in settings.strategies)
+        names = ", ".join(strategie.name for strategie in settings.strategies)
         advice = {
             ErrorCode.FENCED_INSTANCE_ID: (
                 f"another consumer joined with group_instance_id={settings.instance_id!r};"
@@ -348,6 +348,6 @@ class Membership:
             ),
             ErrorCode.GROUP_MAX_SIZE_REACHED: "it has as many members as group.max.size allows",
         }.get(code)
-        error = failure(code, advice, f"group {settings.group_id}")
+        error = failure(code, advice, Subject("group", settings.group_id))
         assert error is not None
         return error

@@ -1,4 +1,4 @@
-"""Where partitions begin: at a committed offset, at an end, or where a time lies.
+"""First positions of partitions: a committed offset, an end of the log, or a timestamp.
 
 Rule: each partition is looked after by itself. One whose leader is away, or that does not exist,
 must not keep the others from beginning.
@@ -8,19 +8,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headrace.client.cluster import Cluster
-from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
-from headrace.client.errors import (
-    LogTruncated,
-    NoOffset,
-    TimedOut,
-    UnknownTopic,
-    Unreachable,
+from headrace.client.cluster import ClusterClient
+from headrace.client.consumer.subscription import (
+    PartitionState,
+    SubscriptionMode,
+    SubscriptionState,
 )
+from headrace.client.errors import LogTruncated, NoOffset, TimedOut, Unreachable
 from headrace.client.list_offsets import reset_offsets
 from headrace.client.options import ConsumerOptions
 from headrace.client.types import OffsetAndMetadata
-from headrace.errors import HeadraceError, KafkaError
+from headrace.errors import HeadraceError, KafkaError, UnknownTopic
 from headrace.net.client_connection import ConnectionFailed
 from headrace.types import TopicPartition
 
@@ -30,7 +28,7 @@ Committed = Callable[
 ]
 
 
-class _Lacking(NamedTuple):
+class _MissingPosition(NamedTuple):
     """A partition that needs a position, as it was when that was noticed."""
 
     state: PartitionState
@@ -47,8 +45,8 @@ class PositionFinder:
 
     def __init__(
         self,
-        cluster: Cluster,
-        subscription: Subscription,
+        cluster: ClusterClient,
+        subscription: SubscriptionState,
         options: ConsumerOptions,
         committed: Committed | None,
         *,
@@ -82,7 +80,7 @@ class PositionFinder:
         while True:
             with self._subscription.lock:
                 lacking = [
-                    _Lacking(state, state.generation, state.reset_to)
+                    _MissingPosition(state, state.generation, state.reset_to)
                     for state in states
                     if state.lacks_position
                     and self._subscription.is_current(state, state.generation)
@@ -90,22 +88,24 @@ class PositionFinder:
             if not lacking:
                 break
             await asyncio.gather(*(self._find(part) for part in self._parts(lacking)))
-            if any(one.state.lacks_position for one in lacking):
+            if any(partition.state.lacks_position for partition in lacking):
                 await asyncio.sleep(self._cluster.backoff.delay_s(attempts, self._cluster.rng))
                 attempts += 1
         self._sought.difference_update(states)
         # One may have lost its position again in the moment it was taken off the list.
         self.pump()
 
-    def _parts(self, lacking: Sequence[_Lacking]) -> list[list[_Lacking]]:
+    def _parts(self, lacking: Sequence[_MissingPosition]) -> list[list[_MissingPosition]]:
         """By leader, and by topic where the leader is not known."""
-        parts: dict[object, list[_Lacking]] = {}
-        for one in lacking:
-            known = self._cluster.leader_of(one.state.tp)
-            parts.setdefault(known.leader if known else one.state.tp.topic, []).append(one)
+        parts: dict[object, list[_MissingPosition]] = {}
+        for partition in lacking:
+            known = self._cluster.leader_of(partition.state.tp)
+            parts.setdefault(known.leader if known else partition.state.tp.topic, []).append(
+                partition
+            )
         return list(parts.values())
 
-    async def _find(self, part: Sequence[_Lacking]) -> None:
+    async def _find(self, part: Sequence[_MissingPosition]) -> None:
         """One attempt; what fails and may pass is left for the next."""
         try:
             existing = await self._existing(part)
@@ -114,7 +114,7 @@ class PositionFinder:
             if not self._cluster.passes(error):
                 self._refuse(part, error)
             else:
-                await self._refresh({one.state.tp.topic for one in part})
+                await self._refresh({partition.state.tp.topic for partition in part})
         except (ConnectionFailed, TimedOut, Unreachable) as error:
             self._on_away(error)
 
@@ -132,57 +132,59 @@ class PositionFinder:
         except (ConnectionFailed, TimedOut, Unreachable, KafkaError) as error:
             self._on_away(error)
 
-    async def _existing(self, part: Sequence[_Lacking]) -> list[_Lacking]:
+    async def _existing(self, part: Sequence[_MissingPosition]) -> list[_MissingPosition]:
         """Those whose partition exists. The others are an error if they were named by number."""
         existing = []
-        for one in part:
-            error = await self._unknown(one.state.tp)
+        for partition in part:
+            error = await self._unknown(partition.state.tp)
             if error is not None:
                 # Perhaps it is new, and what we know is old.
-                await self._refresh({one.state.tp.topic})
-                error = await self._unknown(one.state.tp)
+                await self._refresh({partition.state.tp.topic})
+                error = await self._unknown(partition.state.tp)
             if error is None:
-                existing.append(one)
-            elif self._subscription.mode is Mode.ASSIGNED:
-                self._refuse([one], error)
+                existing.append(partition)
+            elif self._subscription.mode is SubscriptionMode.ASSIGNED:
+                self._refuse([partition], error)
         return existing
 
-    async def _find_existing(self, part: Sequence[_Lacking]) -> None:
+    async def _find_existing(self, part: Sequence[_MissingPosition]) -> None:
         deadline = self._cluster.deadline()
         left = list(part)
-        asked = [one for one in part if one.reset_to is None]
+        asked = [partition for partition in part if partition.reset_to is None]
         if asked and self._committed is not None:
-            offsets = await self._committed([one.state.tp for one in asked], deadline)
-            for one in asked:
-                known = offsets.get(one.state.tp)
+            offsets = await self._committed([partition.state.tp for partition in asked], deadline)
+            for partition in asked:
+                known = offsets.get(partition.state.tp)
                 if known is not None:
-                    left.remove(one)
-                    self._found(one, known.offset, known.leader_epoch, is_committed=True)
+                    left.remove(partition)
+                    self._found(partition, known.offset, known.leader_epoch, is_committed=True)
         await self._reset(left, deadline)
 
-    async def _reset(self, part: Sequence[_Lacking], deadline: float) -> None:
+    async def _reset(self, part: Sequence[_MissingPosition], deadline: float) -> None:
         policy = self._options.auto_offset_reset.timestamp(self._cluster.clock.now_ms())
         wanted: dict[TopicPartition, int] = {}
-        for one in part:
-            timestamp = policy if one.reset_to is None else one.reset_to
+        for partition in part:
+            timestamp = policy if partition.reset_to is None else partition.reset_to
             if timestamp is None:
-                self._refuse([one], no_offset(one.state.tp, self._options.group_id))
+                self._refuse([partition], no_offset(partition.state.tp, self._options.group_id))
             else:
-                wanted[one.state.tp] = timestamp
+                wanted[partition.state.tp] = timestamp
         if not wanted:
             return
         level = self._options.isolation_level
         offsets = await reset_offsets(self._cluster, wanted, deadline, level)
-        for one in part:
-            if one.state.tp in offsets:
-                self._found(one, offsets[one.state.tp], is_committed=False)
+        for partition in part:
+            if partition.state.tp in offsets:
+                self._found(partition, offsets[partition.state.tp], is_committed=False)
 
-    def _found(self, one: _Lacking, offset: int, epoch: int = -1, *, is_committed: bool) -> None:
+    def _found(
+        self, one: _MissingPosition, offset: int, epoch: int = -1, *, is_committed: bool
+    ) -> None:
         with self._subscription.lock:
             self._subscription.found(one.state, one.generation, offset, epoch)
         self._on_found(one.state.tp, offset, is_committed)
 
-    def _refuse(self, part: Sequence[_Lacking], error: HeadraceError) -> None:
+    def _refuse(self, part: Sequence[_MissingPosition], error: HeadraceError) -> None:
         for state, generation, _ in part:
             with self._subscription.lock:
                 current = self._subscription.is_current(state, generation)

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import Enum
 from typing import Protocol
 
-from headrace.client.consumer.subscription import Subscription
+from headrace.client.consumer.subscription import SubscriptionState
 from headrace.types import TopicPartition
 
 
-class Listener(Protocol):
-    """What `subscribe` takes: anything with the two methods every Kafka client has."""
+class RebalanceCallbacks(Protocol):
+    """The listener that `subscribe` takes: the two methods that every Kafka client has."""
 
     def on_partitions_revoked(
         self, revoked: Collection[TopicPartition], /
@@ -59,22 +59,22 @@ class RebalanceListener:
         return self.on_partitions_revoked(lost)
 
 
-class Change(Enum):
-    """What happens to partitions."""
+class RebalanceEvent(Enum):
+    """The kinds of changes of an assignment."""
 
     REVOKED = "revoked"
     ASSIGNED = "assigned"
     LOST = "lost"
 
 
-class Rebalance:
+class PendingRebalance:
     """One change the application is told about; `told` is done when it was."""
 
     __slots__ = ("assignment", "change", "partitions", "told")
 
     def __init__(
         self,
-        change: Change,
+        change: RebalanceEvent,
         partitions: Sequence[TopicPartition],
         assignment: Sequence[TopicPartition],
         told: "asyncio.Future[None]",
@@ -85,59 +85,64 @@ class Rebalance:
         self.told = told
 
 
-class Rebalances:
+class PendingRebalances:
     """The changes the application has yet to hear of, in order."""
 
     def __init__(
-        self, subscription: Subscription, post: Callable[..., None], wake: Callable[[], None]
+        self, subscription: SubscriptionState, post: Callable[..., None], wake: Callable[[], None]
     ) -> None:
         self._subscription = subscription
         self._post = post
         self._wake = wake
-        self._pending: deque[Rebalance] = deque()
-        self.listener: Listener | None = None
+        self._pending: deque[PendingRebalance] = deque()
+        self.listener: RebalanceCallbacks | None = None
 
     async def tell(
         self,
-        change: Change,
+        change: RebalanceEvent,
         partitions: Sequence[TopicPartition],
         assignment: Sequence[TopicPartition] = (),
     ) -> None:
         """On the loop: return when the application was told, inside its next `poll()`."""
-        told = asyncio.get_running_loop().create_future()
-        one = Rebalance(change, list(partitions), list(assignment), told)
-        self._pending.append(one)
+        done = asyncio.get_running_loop().create_future()
+        pending = PendingRebalance(change, list(partitions), list(assignment), done)
+        self._pending.append(pending)
         self._wake()
         try:
-            await told
+            await done
         finally:
             # Whoever is cancelled takes the news back, unless it is being told already.
-            if one in self._pending:
-                self._pending.remove(one)
+            if pending in self._pending:
+                self._pending.remove(pending)
 
-    def begin(self) -> Rebalance | None:
+    @property
+    def has_pending(self) -> bool:
+        """In the application: whether there is a change to be told."""
+        return bool(self._pending)
+
+    def begin(self) -> PendingRebalance | None:
         """In the application: the next change to be told; `end` it whatever the listener does."""
         if not self._pending:
             return None
         try:
-            one = self._pending.popleft()
+            pending = self._pending.popleft()
         except IndexError:
             return None  # Taken back in this moment.
-        if one.change is Change.ASSIGNED:
+        if pending.change is RebalanceEvent.ASSIGNED:
             with self._subscription.lock:
-                self._subscription.replace(one.assignment)
-        return one
+                self._subscription.replace(pending.assignment)
+        return pending
 
     def call_listener(
-        self, change: Change, partitions: Sequence[TopicPartition]
+        self, change: RebalanceEvent, partitions: Sequence[TopicPartition]
     ) -> Awaitable[None] | None:
         """In the application: what the listener returns, if there is one and it has to know."""
         listener = self.listener
-        if listener is None or (not partitions and change is not Change.ASSIGNED):
+        if listener is None or (not partitions and change is not RebalanceEvent.ASSIGNED):
             return None
-        if change is Change.ASSIGNED:
+        if change is RebalanceEvent.ASSIGNED:
             return listener.on_partitions_assigned(partitions)
-        if change is Change.LOST:
+        if change is RebalanceEvent.LOST:
             # Listeners written for other clients may not have this one.
             lost = getattr(listener, "on_partitions_lost", None)
             if lost is not None:
@@ -145,7 +150,7 @@ class Rebalances:
                 return answer
         return listener.on_partitions_revoked(partitions)
 
-    def end(self, one: Rebalance) -> None:
+    def end(self, one: PendingRebalance) -> None:
         """In the application: the listener is done, the loop may go on."""
         self._post(_settle, one.told)
 

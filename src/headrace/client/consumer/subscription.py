@@ -1,4 +1,4 @@
-"""What a consumer reads: its partitions, their positions, and what the application is done with.
+"""The partitions of a consumer, their positions, and the offsets the application is done with.
 
 Pure, and shared by the thread that polls and the loop that fetches: whoever calls holds `lock`.
 Rule: a seek and a change of the assignment begin a new generation of a partition. What was asked
@@ -11,7 +11,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
-from headrace.client.consumer.completed_fetch import Chunk, EpochStart, Rows, Slices
+from headrace.client.consumer.completed_fetch import (
+    ColumnRun,
+    CompletedFetch,
+    EpochStart,
+    RecordRun,
+)
 from headrace.client.errors import IllegalState
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import HeadraceError
@@ -21,8 +26,8 @@ from headrace.types import TopicPartition
 CHUNKS_PER_PARTITION = 2
 
 
-class Mode(Enum):
-    """How a consumer got its partitions."""
+class SubscriptionMode(Enum):
+    """The source of a consumer's partitions: a subscription or an assignment by hand."""
 
     NONE = "nothing"
     TOPICS = "topics"
@@ -69,14 +74,14 @@ class PartitionState:
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.generation = 0
-        self.given: Rows | Slices | None = None
+        self.given: RecordRun | ColumnRun | None = None
         self.reset_to: int | None = None
         self.done = -1
         self.fetch_offset = -1
         self.fetch_epoch = -1
         self.leader_epoch = -1
         self.epochs: deque[EpochStart] = deque()
-        self.chunks: deque[Chunk] = deque()
+        self.chunks: deque[CompletedFetch] = deque()
         self.in_flight = False
         self.is_out_of_range = False
         self.is_paused = False
@@ -101,13 +106,13 @@ class PartitionState:
     def done_offset(self) -> int:
         """The application is done with all records before this offset; -1 if not known."""
         given = self.given
-        if isinstance(given, Rows) and given.iterating:
+        if isinstance(given, RecordRun) and given.iterating:
             return given.begun
         return self.done
 
     def epoch_before(self, offset: int) -> int:
         """The leader epoch of the last record before an offset, or -1 if it is not known."""
-        return next((one.epoch for one in reversed(self.epochs) if one.offset < offset), -1)
+        return next((epoch.epoch for epoch in reversed(self.epochs) if epoch.offset < offset), -1)
 
     @property
     def has_data(self) -> bool:
@@ -132,12 +137,12 @@ class PartitionState:
         return self.given is None and self.error is None and not self.is_revoked
 
 
-class Subscription:
+class SubscriptionState:
     """The topics or partitions an application asked for, and the state of those it has."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.mode = Mode.NONE
+        self.mode = SubscriptionMode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self.states: dict[TopicPartition, PartitionState] = {}
@@ -149,29 +154,29 @@ class Subscription:
 
     def set_topics(self, topics: frozenset[str]) -> None:
         """Read these topics instead of others."""
-        self._enter(Mode.TOPICS)
+        self._enter(SubscriptionMode.TOPICS)
         self.topics = topics
 
     def set_pattern(self, pattern: re.Pattern[str]) -> None:
         """Read the topics whose whole names match, as they come and go."""
-        self._enter(Mode.PATTERN)
+        self._enter(SubscriptionMode.PATTERN)
         self.pattern = pattern
         self.topics = frozenset()
 
     def set_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, whatever others do; those read before go on where they are."""
-        self._enter(Mode.ASSIGNED)
+        self._enter(SubscriptionMode.ASSIGNED)
         self.replace(partitions)
 
     def clear(self) -> None:
         """Read nothing."""
         self.replace(())
-        self.mode = Mode.NONE
+        self.mode = SubscriptionMode.NONE
         self.topics = frozenset()
         self.pattern = None
 
-    def _enter(self, mode: Mode) -> None:
-        if self.mode not in (Mode.NONE, mode):
+    def _enter(self, mode: SubscriptionMode) -> None:
+        if self.mode not in (SubscriptionMode.NONE, mode):
             raise IllegalState(
                 f"the consumer reads {self.mode.value}, and cannot read {mode.value} besides;"
                 " call unsubscribe() first"
@@ -234,7 +239,7 @@ class Subscription:
         state.reset_to = timestamp
 
     def _set_position(self, state: PartitionState, offset: int, epoch: int) -> None:
-        state.given = Rows([], offset, offset)
+        state.given = RecordRun([], offset, offset)
         state.done = offset
         state.fetch_offset = offset
         state.fetch_epoch = epoch
@@ -249,7 +254,7 @@ class Subscription:
         state.error = None
         self.buffered_bytes -= sum(chunk.size for chunk in state.chunks)
         state.chunks.clear()
-        if isinstance(state.given, Rows):
+        if isinstance(state.given, RecordRun):
             # Iteration may be in the middle of these rows: there are no more of them.
             state.given.stop = state.given.index
 
@@ -259,7 +264,7 @@ class Subscription:
         state.is_paused = True
         for chunk in state.chunks:
             chunk.detach()
-        if isinstance(state.given, Rows):
+        if isinstance(state.given, RecordRun):
             state.given.stop = state.given.index
 
     def resume(self, tp: TopicPartition) -> None:
@@ -277,7 +282,7 @@ class Subscription:
 
     # -- from the fetcher to the application
 
-    def add(self, state: PartitionState, generation: int, chunk: Chunk) -> bool:
+    def add(self, state: PartitionState, generation: int, chunk: CompletedFetch) -> bool:
         """Take what was fetched; False if it is not wanted any more."""
         if not self.is_current(state, generation):
             return False
@@ -289,7 +294,7 @@ class Subscription:
         self._queue(state)
         return True
 
-    def _note_epochs(self, state: PartitionState, chunk: Chunk) -> None:
+    def _note_epochs(self, state: PartitionState, chunk: CompletedFetch) -> None:
         epochs = state.epochs
         for start in chunk.epochs:
             if not epochs or epochs[-1].epoch != start.epoch:
@@ -351,12 +356,12 @@ class Subscription:
         self._given_out.clear()
 
     def finish_given(self, *, iterated_too: bool) -> None:
-        """What was handed out is done; the record an iteration is at only if `iterated_too`."""
+        """Mark polled records as done; that of a running iteration only if `iterated_too`."""
         for state in self._given_out:
             given = state.given
             if given is None:
                 continue
-            if isinstance(given, Rows) and given.iterating:
+            if isinstance(given, RecordRun) and given.iterating:
                 if not iterated_too:
                     continue
                 given.iterating = False
@@ -386,7 +391,7 @@ class Subscription:
     def done_offsets(
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """How far the application is done, for each partition that has a position."""
+        """The offset up to which the application is done, by partition with a position."""
         states = self.states
         chosen = states if partitions is None else [tp for tp in partitions if tp in states]
         return {tp: states[tp].done_offset for tp in chosen if states[tp].given is not None}

@@ -2,25 +2,25 @@
 
 from cpython.pythread cimport PyThread_type_lock
 
-from headrace.client.producer.delivery cimport Delivery
+from headrace.client.producer.delivery cimport BatchDelivery
 
-cdef class Topic:
+cdef class TopicBuffers:
     cdef str name
     cdef list slots
     cdef long long count
     cdef long long sticky
     cdef long long turn
 
-cdef class Slot:
+cdef class PartitionBuffer:
     cdef readonly object tp
     cdef public bint has_leader
     cdef public object queue
     cdef public long long batch_bytes_max
-    cdef Topic topic
+    cdef TopicBuffers topic
     cdef long long index
     cdef object builder
     cdef object append
-    cdef Delivery delivery
+    cdef BatchDelivery delivery
     cdef long long count
     cdef long long reserved
     cdef double opened_at
@@ -53,12 +53,12 @@ cdef class Buffers:
 
     cdef void acquire(self) noexcept
     cdef void release(self) noexcept
-    cdef long long pick(self, Topic topic) except? -1
-    cdef open(self, Slot slot, timestamp, key, value, headers)
-    cdef seal(self, Slot slot)
+    cdef long long pick(self, TopicBuffers topic) except? -1
+    cdef open(self, PartitionBuffer slot, timestamp, key, value, headers)
+    cdef seal(self, PartitionBuffer slot)
     cdef bint should_wake(self) except? -1
     cdef rouse(self)
-    cdef _close(self, Slot slot)
-    cdef _list(self, Slot slot)
+    cdef _close(self, PartitionBuffer slot)
+    cdef _list(self, PartitionBuffer slot)
     cdef list _grant(self)
     cdef _hurry(self)

@@ -8,7 +8,6 @@ and the producer around it waits in its own way, and then tries again.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
@@ -20,7 +19,7 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.client.errors import RecordTooLarge
-from headrace.client.producer.batches import Batch
+from headrace.client.producer.batches import ProducerBatch
 from headrace.client.producer.partitioners import checked
 from headrace.client.serializers import encoder
 from headrace.client.types import ProducerRecord
@@ -37,13 +36,13 @@ if cython.compiled:
         PyThread_release_lock,
     )
     from cython.cimports.headrace.client.producer.delivery import (
-        Delivery,
+        BatchDelivery,
         Future,
         attach,
         new_future,
     )
 else:
-    from headrace.client.producer.delivery import Delivery, Future, attach, new_future
+    from headrace.client.producer.delivery import BatchDelivery, Future, attach, new_future
 
 # The lengths of a header's name and value take less than this.
 HEADER_OVERHEAD_BYTES = 10
@@ -107,7 +106,7 @@ _WAITING = cython.declare(cython.int, 1)
 
 @cython.final
 @cython.cclass
-class Topic:
+class TopicBuffers:
     """The partitions of a topic. `sticky` is where records without a key go for now, or -1."""
 
     def __init__(self, name):
@@ -120,13 +119,15 @@ class Topic:
 
 @cython.final
 @cython.cclass
-class Slot:
+class PartitionBuffer:
     """One partition: the batch that is being filled, and those that are full.
 
     `queue` and `node_id` are the sender's. `is_due` says that the batch being filled may leave.
     """
 
-    def __init__(self, topic: Topic, index: cython.longlong, batch_bytes_max: cython.longlong):
+    def __init__(
+        self, topic: TopicBuffers, index: cython.longlong, batch_bytes_max: cython.longlong
+    ):
         self.tp = TopicPartition(topic.name, index)
         self.has_leader = True
         self.queue = None
@@ -156,7 +157,7 @@ class Buffers:
     begins to linger.
     """
 
-    def __init__(self, options, wake, *, choice, monotonic=time.monotonic):
+    def __init__(self, options, wake, *, choice, monotonic):
         if not cython.compiled:
             self._lock = threading.Lock()
         self.refusal = None
@@ -215,9 +216,9 @@ class Buffers:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def pick(self, topic: Topic) -> cython.longlong:
+    def pick(self, topic: TopicBuffers) -> cython.longlong:
         """A partition for a record that may go to any: one with a leader, if there is one."""
-        slot: Slot
+        slot: PartitionBuffer
         if self.takes_turns:
             for _ in range(topic.count):
                 topic.turn = (topic.turn + 1) % topic.count
@@ -236,13 +237,13 @@ class Buffers:
         return topic.sticky
 
     @cython.cfunc
-    def open(self, slot: Slot, timestamp, key, value, headers):
+    def open(self, slot: PartitionBuffer, timestamp, key, value, headers):
         """Begin a batch with its first record."""
         builder = BatchBuilder(slot.batch_bytes_max)
         builder.append(timestamp, key, value, headers)
         slot.builder = builder
         slot.append = builder.append
-        slot.delivery = Delivery(slot.tp, 0, self.home)
+        slot.delivery = BatchDelivery(slot.tp, 0, self.home)
         slot.count = 0
         slot.reserved = 0
         slot.opened_at = self._now()
@@ -257,16 +258,16 @@ class Buffers:
             self._has_news = True
 
     @cython.cfunc
-    def seal(self, slot: Slot):
+    def seal(self, slot: PartitionBuffer):
         """Close the batch that is being filled, and have the sender look at it."""
         self._close(slot)
         self._list(slot)
 
     @cython.cfunc
-    def _close(self, slot: Slot):
+    def _close(self, slot: PartitionBuffer):
         slot.delivery.count = slot.count
         slot.sealed.append(
-            Batch(
+            ProducerBatch(
                 slot.tp,
                 partial(slot.builder.finish, last=True),
                 slot.delivery,
@@ -309,11 +310,11 @@ class Buffers:
 
     # -- for producers, on any thread
 
-    def add_columns(self, name, index, encode, count, raw_bytes) -> Delivery:
+    def add_columns(self, name, index, encode, count, raw_bytes) -> BatchDelivery:
         """Put a batch that is already whole behind those of its partition; room was granted."""
-        topic: Topic = self.topics[name]
-        slot: Slot = topic.slots[index]
-        delivery = Delivery(slot.tp, count, self.home)
+        topic: TopicBuffers = self.topics[name]
+        slot: PartitionBuffer = topic.slots[index]
+        delivery = BatchDelivery(slot.tp, count, self.home)
         self.acquire()
         try:
             if self.refusal is not None:
@@ -322,7 +323,7 @@ class Buffers:
                 self.seal(slot)
             deadline = self._now() + self._delivery_s
             slot.sealed.append(
-                Batch(slot.tp, encode, delivery, count, raw_bytes, raw_bytes, deadline)
+                ProducerBatch(slot.tp, encode, delivery, count, raw_bytes, raw_bytes, deadline)
             )
             self._unsettled[delivery] = deadline
             self.records += count
@@ -370,8 +371,8 @@ class Buffers:
             granted = self._grant()
         finally:
             self.release()
-        for one in granted:
-            one.wake()
+        for waiting in granted:
+            waiting.wake()
 
     def refuse(self, failure, *known) -> bool:
         """Take no more records: `failure()` is the exception for those who try or wait.
@@ -405,8 +406,8 @@ class Buffers:
         return unsettled
 
     def partition_count(self, name) -> int:
-        """How many partitions a topic has, 0 if it is not known."""
-        topic: Topic = self.topics.get(name)
+        """The partition count of a topic, 0 if it is not known."""
+        topic: TopicBuffers = self.topics.get(name)
         return 0 if topic is None else topic.count
 
     def sticky(self, name) -> int:
@@ -423,12 +424,12 @@ class Buffers:
         """A topic's partitions: for each whether it has a leader."""
         self.acquire()
         try:
-            topic: Topic = self.topics.get(name)
+            topic: TopicBuffers = self.topics.get(name)
             if topic is None:
-                topic = Topic(name)
+                topic = TopicBuffers(name)
             while len(topic.slots) < len(leaders):
-                topic.slots.append(Slot(topic, len(topic.slots), self._batch_bytes_max))
-            slot: Slot
+                topic.slots.append(PartitionBuffer(topic, len(topic.slots), self._batch_bytes_max))
+            slot: PartitionBuffer
             for slot, has_leader in zip(topic.slots, leaders, strict=False):
                 slot.has_leader = has_leader
             topic.count = len(leaders)
@@ -445,7 +446,7 @@ class Buffers:
 
     def drain(self, now: cython.double) -> tuple:
         """The slots to look at since the last time, and when to come again for lingering ones."""
-        slot: Slot
+        slot: PartitionBuffer
         self.acquire()
         try:
             self._is_woken = False
@@ -470,7 +471,7 @@ class Buffers:
             self.release()
         return listed, next_linger
 
-    def take(self, slot: Slot):
+    def take(self, slot: PartitionBuffer):
         """The next batch of a partition that may leave, or None."""
         self.acquire()
         try:
@@ -493,8 +494,8 @@ class Buffers:
     def drop(self, now=None) -> list:
         """Take out the batches whose time is over by `now`, or with None all that are here."""
         dropped: list = []
-        slot: Slot
-        topic: Topic
+        slot: PartitionBuffer
+        topic: TopicBuffers
         self.acquire()
         try:
             for topic in self.topics.values():
@@ -509,7 +510,7 @@ class Buffers:
             self.release()
         return dropped
 
-    def forget(self, delivery: Delivery) -> None:
+    def forget(self, delivery: BatchDelivery) -> None:
         """A delivery is done; nobody waits for it any more."""
         self.acquire()
         try:
@@ -545,14 +546,14 @@ class Buffers:
 
     @cython.cfunc
     def _hurry(self):
-        slot: Slot
+        slot: PartitionBuffer
         for slot, delivery in self._lingering:
             if slot.delivery is delivery:
                 slot.is_due = True
                 self._list(slot)
 
     @cython.cfunc
-    def _list(self, slot: Slot):
+    def _list(self, slot: PartitionBuffer):
         if not slot.is_listed:
             slot.is_listed = True
             self._listed.append(slot)
@@ -579,7 +580,7 @@ class Accumulator(Buffers):
     _plain_values = cython.declare(cython.bint)
     _request_bytes_max = cython.declare(cython.longlong)
 
-    def __init__(self, options, wake, *, choice, monotonic=time.monotonic, wall=time.time):
+    def __init__(self, options, wake, *, choice, monotonic, wall):
         Buffers.__init__(self, options, wake, choice=choice, monotonic=monotonic)
         partitioner = checked(options.partitioner)
         self._wall = wall
@@ -592,9 +593,16 @@ class Accumulator(Buffers):
         self._request_bytes_max = options.max_request_size
 
     def send(self, topic, value, key, headers, partition, timestamp_ms, on_delivery):
-        """The future of a record, or the arguments for `append` once that can succeed."""
+        """The future of a record, or the arguments for `append` once that can succeed.
+
+        `topic` may be a `ProducerRecord`, which has the rest but `on_delivery`.
+        """
         if self.refusal is not None:
             raise self.refusal()
+        if type(topic) is not str and isinstance(topic, ProducerRecord):
+            _check_alone(value, key, headers, partition, timestamp_ms)
+            value, key, headers = topic.value, topic.key, topic.headers
+            partition, timestamp_ms, topic = topic.partition, topic.timestamp_ms, topic.topic
         if not (self._plain_values and (type(value) is bytes or value is None)):
             value = self._values(topic, value)
         if not (self._plain_keys and (type(key) is bytes or key is None)):
@@ -650,7 +658,7 @@ class Accumulator(Buffers):
         need: cython.longlong,
         granted: cython.bint,
     ):
-        topic: Topic = self.topics.get(name)
+        topic: TopicBuffers = self.topics.get(name)
         if topic is None:
             return None
         index: cython.longlong = -1
@@ -672,7 +680,7 @@ class Accumulator(Buffers):
                 raise self.refusal()
             if not granted and (self.used_bytes + need > self.limit or self.waiters):
                 return None
-            slot: Slot = self._write(topic, index, timestamp, key, value, headers)
+            slot: PartitionBuffer = self._write(topic, index, timestamp, key, value, headers)
             future = new_future(
                 slot.delivery,
                 slot.count,
@@ -695,12 +703,14 @@ class Accumulator(Buffers):
         return future
 
     @cython.cfunc
-    def _write(self, topic: Topic, index: cython.longlong, timestamp, key, value, headers) -> Slot:
+    def _write(
+        self, topic: TopicBuffers, index: cython.longlong, timestamp, key, value, headers
+    ) -> PartitionBuffer:
         """Write a record into the batch of its partition; -1 is a partition of our choice."""
         is_free: cython.bint = index < 0
         if is_free:
             index = self.pick(topic)
-        slot: Slot = topic.slots[index]
+        slot: PartitionBuffer = topic.slots[index]
         if slot.append is not None:
             if slot.append(timestamp, key, value, headers):
                 return slot
@@ -750,7 +760,7 @@ def _check_timestamp(timestamp_ms):
 
 @cython.cclass
 class RecordSender:
-    """What the blocking producer does most often, compiled: `send`."""
+    """The compiled `send` of the blocking producer."""
 
     _accumulator = cython.declare(Accumulator, visibility="readonly")
 
@@ -784,10 +794,6 @@ class RecordSender:
         Traceback (most recent call last):
         TypeError: topic ...: a value must be bytes, str or None, not dict; give ...
         """
-        if type(topic) is not str and isinstance(topic, ProducerRecord):
-            _check_alone(value, key, headers, partition, timestamp_ms)
-            value, key, headers = topic.value, topic.key, topic.headers
-            partition, timestamp_ms, topic = topic.partition, topic.timestamp_ms, topic.topic
         future = self._accumulator.send(
             topic, value, key, headers, partition, timestamp_ms, on_delivery
         )

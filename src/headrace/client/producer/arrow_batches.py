@@ -28,7 +28,7 @@ _COLUMNS = ("value", "key", "headers", "partition", "timestamp")
 _IGNORED = ("topic", "offset")
 
 
-class _Source(NamedTuple):
+class _RowColumns(NamedTuple):
     """The columns of some rows of the table, as `encode_columns` takes them."""
 
     timestamps: Buffer
@@ -47,7 +47,7 @@ class ColumnBatch:
 
     def __init__(
         self,
-        source: _Source,
+        source: _RowColumns,
         rows: Buffer | None,
         start: int,
         end: int,
@@ -127,10 +127,10 @@ def plan_batches(
 
 
 def _settled(planned: Sequence[ColumnBatch], sticky: Callable[[], int]) -> Iterator[ColumnBatch]:
-    for one in planned:
-        if one.partition == _STICKY:
-            one.partition = sticky()
-        yield one
+    for batch in planned:
+        if batch.partition == _STICKY:
+            batch.partition = sticky()
+        yield batch
 
 
 def _pyarrow() -> Any:
@@ -143,7 +143,7 @@ def _pyarrow() -> Any:
 
 
 def as_table(batch: Any) -> Any:
-    """What is given to `send_arrow` as a table, or a TypeError."""
+    """The argument of `send_arrow` as a table; TypeError if it is none."""
     pa = _pyarrow()
     if isinstance(batch, pa.Table):
         return batch
@@ -187,7 +187,7 @@ def _pieces(table: Any, batch_bytes_max: int) -> Iterator[Any]:
 
 
 def _expanded_bytes(array: Any) -> int:
-    """What an array's rows take at most when each has its own bytes."""
+    """The largest size in bytes of an array's rows, each with its own bytes."""
     pa = _pyarrow()
     if not pa.types.is_dictionary(array.type) or pa.types.is_primitive(array.type.value_type):
         return int(array.nbytes)
@@ -204,7 +204,7 @@ def _plan_piece(
     hash_keys: bool,
 ) -> list[ColumnBatch]:
     columns = dict(zip(piece.schema.names, piece.columns, strict=True))
-    source = _Source(
+    source = _RowColumns(
         _timestamps(columns.get("timestamp"), piece.num_rows, now_ms),
         _cells("key", columns.get("key")),
         _cells("value", columns["value"]),
@@ -218,11 +218,11 @@ def _plan_piece(
         bounds, sizes = cut_rows(*source, rows, start, end, *limits, first_row)
         for number, raw_bytes in enumerate(sizes):
             begin, behind = bounds[number], bounds[number + 1]
-            one = ColumnBatch(source, rows, begin, behind, partition, raw_bytes)
-            cut.append((number, one))
+            batch = ColumnBatch(source, rows, begin, behind, partition, raw_bytes)
+            cut.append((number, batch))
     # Partitions take turns: they are written in parallel, and what lies together is read together.
     cut.sort(key=lambda numbered: numbered[0])
-    return [one for _, one in cut]
+    return [batch for _, batch in cut]
 
 
 def _groups(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from headrace.client.producer.delivery import Delivery
+from headrace.client.producer.delivery import BatchDelivery
 from headrace.errors import HeadraceError
 from headrace.protocol.batch import renumber
 from headrace.protocol.builder import BatchBuilder
@@ -23,22 +23,22 @@ _EPOCH_MAX = 2**15 - 2
 _PLACE = attrgetter("place")
 
 
-class Identity(NamedTuple):
-    """Who a broker knows an idempotent producer as."""
+class ProducerIdentity(NamedTuple):
+    """The producer id and epoch of an idempotent producer."""
 
     producer_id: int
     epoch: int
 
-    def next_epoch(self) -> "Identity | None":
+    def next_epoch(self) -> "ProducerIdentity | None":
         """The same producer in its next epoch (KIP-360); None if it needs another id."""
         return self._replace(epoch=self.epoch + 1) if self.epoch < _EPOCH_MAX else None
 
 
-NOBODY = Identity(-1, -1)
+NOBODY = ProducerIdentity(-1, -1)
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class ProducerBatch:
     """Records that go to the broker together, and what is known of their delivery.
 
     `encode` makes the bytes; after that it is dropped, with the memory behind it. `deadline` is
@@ -48,13 +48,13 @@ class Batch:
 
     tp: TopicPartition
     encode: Callable[..., bytearray] | None
-    delivery: Delivery
+    delivery: BatchDelivery
     count: int
     raw_bytes: int
     reserved_bytes: int
     deadline: float
     encoded: bytearray | None = None
-    identity: Identity | None = None
+    identity: ProducerIdentity | None = None
     base_sequence: int = -1
     attempts: int = 0
     is_uncertain: bool = False
@@ -63,10 +63,12 @@ class Batch:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a request; before it is encoded, at most."""
+        """Its size in a request; before it is encoded, an upper bound."""
         return self.raw_bytes if self.encoded is None else len(self.encoded)
 
-    def number(self, identity: Identity | None, base_sequence: int, **options: object) -> None:
+    def number(
+        self, identity: ProducerIdentity | None, base_sequence: int, **options: object
+    ) -> None:
         """Make the bytes under a producer's numbers, or change the numbers of bytes there are."""
         producer_id, epoch = identity or NOBODY
         self.identity = identity
@@ -92,7 +94,7 @@ def renumbered(batch: bytearray, producer_id: int, epoch: int, base_sequence: in
     return changed
 
 
-def halves(batch: Batch) -> list[Batch]:
+def halves(batch: ProducerBatch) -> list[ProducerBatch]:
     """Two batches with the records of one that is too large; its delivery is theirs together.
 
     So are its numbers: no broker has taken a batch under them.
@@ -101,7 +103,7 @@ def halves(batch: Batch) -> list[Batch]:
     rows = decode_rows(batch.encoded)
     sequence = batch.base_sequence
     middle = len(rows) // 2
-    parts: list[Batch] = []
+    parts: list[ProducerBatch] = []
     reserved = batch.reserved_bytes
     for part_rows in (rows[:middle], rows[middle:]):
         builder = BatchBuilder(2**31 - 1)
@@ -109,10 +111,10 @@ def halves(batch: Batch) -> list[Batch]:
             builder.append(row.timestamp, row.key, row.value, row.headers)
         share = reserved - batch.reserved_bytes // 2 if not parts else batch.reserved_bytes // 2
         parts.append(
-            Batch(
+            ProducerBatch(
                 batch.tp,
                 builder.finish,
-                Delivery(batch.tp, builder.count, batch.delivery.home),
+                BatchDelivery(batch.tp, builder.count, batch.delivery.home),
                 builder.count,
                 builder.size_bytes,
                 share,
@@ -139,7 +141,7 @@ class PartitionQueue:
 
     def __init__(self, tp: TopicPartition, *, in_flight_max: int) -> None:
         self.tp = tp
-        self.identity: Identity | None = None
+        self.identity: ProducerIdentity | None = None
         self.attempts = 0
         self.retry_at = 0.0
         self.last_error: HeadraceError | None = None
@@ -147,9 +149,9 @@ class PartitionQueue:
         self._next_sequence = 0
         self._in_flight_max = in_flight_max
         self._next_place = 0
-        self._waiting: deque[Batch] = deque()
-        self._in_flight: deque[Batch] = deque()
-        self._returned: list[Batch] = []
+        self._waiting: deque[ProducerBatch] = deque()
+        self._in_flight: deque[ProducerBatch] = deque()
+        self._returned: list[ProducerBatch] = []
 
     @property
     def is_settled(self) -> bool:
@@ -166,23 +168,23 @@ class PartitionQueue:
         return len(self._in_flight) < limit
 
     @property
-    def next(self) -> Batch | None:
+    def next(self) -> ProducerBatch | None:
         """The batch to send next, if one waits."""
         return self._waiting[0] if self._waiting else None
 
-    def push(self, batch: Batch) -> None:
+    def push(self, batch: ProducerBatch) -> None:
         """Put a batch behind those that wait."""
         batch.place = (self._next_place,)
         self._next_place += 1
         self._waiting.append(batch)
 
-    def use_identity(self, identity: Identity | None) -> None:
+    def use_identity(self, identity: ProducerIdentity | None) -> None:
         """Number batches for another producer from now on, beginning at 0."""
         self.identity = identity
         self._is_known = False
         self._next_sequence = 0
 
-    def number(self, batch: Batch, **options: object) -> None:
+    def number(self, batch: ProducerBatch, **options: object) -> None:
         """Encode the next batch, once: a repetition must look the same to be known as one."""
         if batch.identity == self.identity:
             if batch.encoded is not None:
@@ -196,24 +198,24 @@ class PartitionQueue:
             self._next_sequence = (sequence + batch.count) % _SEQUENCES
         batch.number(self.identity, sequence, **options)
 
-    def sent(self, batch: Batch) -> None:
+    def sent(self, batch: ProducerBatch) -> None:
         """The batch that was next is on its way."""
         assert self._waiting[0] is batch
         self._in_flight.append(self._waiting.popleft())
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: ProducerBatch) -> None:
         """The batch in flight is in the log."""
         if batch.identity == self.identity:
             self._is_known = True
         self.refused(batch)
 
-    def refused(self, batch: Batch) -> None:
+    def refused(self, batch: ProducerBatch) -> None:
         """The batch in flight is no longer ours to send."""
         self._in_flight.remove(batch)
         self.attempts = 0
         self._resume()
 
-    def returned(self, batch: Batch) -> None:
+    def returned(self, batch: ProducerBatch) -> None:
         """The batch in flight has to be sent again, before those behind it.
 
         Those may be back already: they went to another leader, which answered sooner.
@@ -222,7 +224,7 @@ class PartitionQueue:
         insort(self._returned, batch, key=_PLACE)
         self._resume()
 
-    def split(self, batch: Batch) -> list[Batch]:
+    def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """The batch in flight is too large: send it in two."""
         assert self.is_first_unsettled(batch)
         self._in_flight.remove(batch)
@@ -237,13 +239,13 @@ class PartitionQueue:
         self.last_error = error
         self.attempts += 1
 
-    def is_first_unsettled(self, batch: Batch) -> bool:
+    def is_first_unsettled(self, batch: ProducerBatch) -> bool:
         """Whether every batch before this one, which is in flight, has its outcome."""
         if self._returned and self._returned[0].place < batch.place:
             return False
         return self._in_flight[0] is batch
 
-    def is_newest(self, batch: Batch) -> bool:
+    def is_newest(self, batch: ProducerBatch) -> bool:
         """Whether no batch behind this one was ever sent."""
         return (batch.base_sequence + batch.count) % _SEQUENCES == self._next_sequence
 
@@ -252,7 +254,7 @@ class PartitionQueue:
         for batch in (*self._returned, *self._in_flight, *self._waiting):
             batch.is_uncertain = False
 
-    def drop_doubtful(self) -> list[Batch]:
+    def drop_doubtful(self) -> list[ProducerBatch]:
         """Take out and return batches that other numbers would perhaps write a second time."""
         dropped = []
         while self._waiting:
@@ -262,27 +264,27 @@ class PartitionQueue:
             dropped.append(self._waiting.popleft())
         return dropped
 
-    def drop_waiting(self, deadline: float | None = None) -> list[Batch]:
+    def drop_waiting(self, deadline: float | None = None) -> list[ProducerBatch]:
         """Take out and return the waiting batches, or those due by `deadline`."""
         dropped = []
         while self._waiting and (deadline is None or self._waiting[0].deadline <= deadline):
             dropped.append(self._waiting.popleft())
         return dropped
 
-    def late_in_flight(self, deadline: float) -> list[Batch]:
+    def late_in_flight(self, deadline: float) -> list[ProducerBatch]:
         """Batches in flight, or on their way back, whose time was over by `deadline`."""
         return [
             batch for batch in (*self._in_flight, *self._returned) if batch.deadline <= deadline
         ]
 
-    def drop_unsent(self) -> list[Batch]:
+    def drop_unsent(self) -> list[ProducerBatch]:
         """Take out and return every batch that is not in flight."""
         dropped = [*self._returned, *self._waiting]
         self._returned.clear()
         self._waiting.clear()
         return dropped
 
-    def drop_all(self) -> list[Batch]:
+    def drop_all(self) -> list[ProducerBatch]:
         """Take out and return every batch: nothing will be sent any more."""
         dropped = [*self._returned, *self._in_flight, *self._waiting]
         self._returned.clear()

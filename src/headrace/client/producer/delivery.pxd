@@ -1,6 +1,6 @@
 # Types of the attributes of the classes in delivery.py, for the modules that are compiled.
 
-cdef class Delivery:
+cdef class BatchDelivery:
     cdef readonly object tp
     cdef public Py_ssize_t count
     cdef public object home
@@ -11,7 +11,7 @@ cdef class Delivery:
     cdef readonly object error
     cdef readonly object record_errors
     cdef readonly list parts
-    cdef readonly Delivery parent
+    cdef readonly BatchDelivery parent
     cdef Py_ssize_t unfinished
     cdef object event
     cdef list callbacks
@@ -21,16 +21,16 @@ cdef class Delivery:
     cdef _settle(self)
 
 cdef class Future:
-    cdef Delivery delivery
+    cdef BatchDelivery delivery
     cdef long long index
     cdef long long timestamp
     cdef Py_ssize_t key_size
     cdef Py_ssize_t value_size
 
-cdef attach(Delivery delivery, Future future, on_delivery)
+cdef attach(BatchDelivery delivery, Future future, on_delivery)
 
 cdef Future new_future(
-    Delivery delivery,
+    BatchDelivery delivery,
     long long index,
     long long timestamp,
     Py_ssize_t key_size,

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What became of records: one outcome for a batch, and a small future for each of its records.
+"""Delivery of records: one outcome for a batch, and a small future for each of its records.
 
-Rule: a future only points into its batch's `Delivery`, which knows no futures but those somebody
-waits on; so a record that nobody asks about costs one small object. Callbacks run where the batch
-is settled, on the thread of the producer's event loop, and one that raises is logged.
+Rule: a future only points into its batch's `BatchDelivery`, which knows no futures but those
+somebody waits on; so a record that nobody asks about costs one small object. Callbacks run where
+the batch is settled, on the thread of the producer's event loop, and one that raises is logged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BOTH = cython.declare(cython.int, 3)
 
 @cython.final
 @cython.cclass
-class Delivery:
+class BatchDelivery:
     """The outcome that all records of a batch share.
 
     It `is_settled` once the outcome is known, and `is_done` once those who asked to be called were:
@@ -79,7 +79,7 @@ class Delivery:
 
     def divide(self, parts: list) -> None:
         """Take the outcome from parts: (the first record, its delivery), in order."""
-        part: Delivery
+        part: BatchDelivery
         with _lock:
             self.parts = parts
             for _, part in parts:
@@ -115,7 +115,7 @@ class Delivery:
 
     def outcome(self, index: cython.longlong) -> tuple:
         """The offset, the broker's timestamp and the error of one record; call when done."""
-        delivery: Delivery = self
+        delivery: BatchDelivery = self
         while delivery.parts is not None:
             first, chosen = delivery.parts[0]
             for start, part in delivery.parts:
@@ -135,7 +135,7 @@ class Delivery:
         """The parts that were written or not, as single deliveries, in order; call when done."""
         if self.parts is None:
             return [self]
-        return [one for _, part in self.parts for one in part.batches()]
+        return [batch for _, part in self.parts for batch in part.batches()]
 
     @cython.cfunc
     def add(self, future: Future, kind: cython.int, function):
@@ -165,7 +165,7 @@ class Delivery:
         if waiters is not None:
             for loop, waiting in waiters.items():
                 _wake(loop, waiting)
-        parent: Delivery = self.parent
+        parent: BatchDelivery = self.parent
         if parent is not None:
             with _lock:
                 parent.unfinished -= 1
@@ -227,7 +227,7 @@ class Future:
     """
 
     def result(self, timeout=None):
-        """What was written where; waits up to `timeout` seconds, then TimedOut."""
+        """The metadata of the written record; waits up to `timeout` seconds, then TimedOut."""
         self._wait(timeout)
         result, error = self._outcome()
         if error is not None:
@@ -288,7 +288,7 @@ class Future:
         return f"<{name}: {result if error is None else repr(error)}>"
 
     def _wait(self, timeout) -> None:
-        delivery: Delivery = self.delivery
+        delivery: BatchDelivery = self.delivery
         if delivery.is_done:
             return
         if delivery.home == threading.get_ident():
@@ -326,7 +326,7 @@ class Future:
 
 @cython.cfunc
 def new_future(
-    delivery: Delivery,
+    delivery: BatchDelivery,
     index: cython.longlong,
     timestamp: cython.longlong,
     key_size: cython.Py_ssize_t,
@@ -347,7 +347,7 @@ def new_future(
 class ColumnsFuture(Future):
     """The result of one `send_arrow`: a list of `BatchMetadata`, or the first batch's exception."""
 
-    def __init__(self, delivery: Delivery) -> None:
+    def __init__(self, delivery: BatchDelivery) -> None:
         self.delivery = delivery
         self.index = 0
         self.timestamp = -1
@@ -376,7 +376,7 @@ class ColumnsFuture(Future):
 
 
 @cython.cfunc
-def attach(delivery: Delivery, future: Future, on_delivery):
+def attach(delivery: BatchDelivery, future: Future, on_delivery):
     """Call `on_delivery(error, metadata)` when a record of a batch that is being filled is done."""
     delivery.add(future, _BOTH, on_delivery)
 

@@ -1,4 +1,4 @@
-"""Who chooses the partition of a record: by key, sticky, in turn, or the application.
+"""Partitioners: the partition of a record by key, sticky, in turn, or by the application.
 
 By key, sticky and in turn are part of the accumulator, which knows where the batches are. Here a
 function of the application is made safe to use.

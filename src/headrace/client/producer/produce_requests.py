@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.client.backoff import Backoff
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from headrace.client.errors import BatchRefused, TimedOut, failure
 from headrace.client.metrics import ProducerMetrics
-from headrace.client.producer.accumulator import Accumulator, Slot
-from headrace.client.producer.batches import Batch, PartitionQueue
-from headrace.client.producer.transaction_manager import MARKERS_BACKOFF, Transactor
+from headrace.client.producer.accumulator import Accumulator, PartitionBuffer
+from headrace.client.producer.batches import PartitionQueue, ProducerBatch
+from headrace.client.producer.transaction_manager import MARKERS_BACKOFF, TransactionManager
 from headrace.client.producer_options import ProducerOptions
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, Subject
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -26,16 +26,16 @@ REQUEST_BYTES_MAX = 4 * 1_048_576
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sent:
+class InFlightProduce:
     """A request in flight: its batches, when it left, and its topics' names by their ids."""
 
-    batches: Sequence[tuple[Slot, Batch]]
+    batches: Sequence[tuple[PartitionBuffer, ProducerBatch]]
     names: Mapping[bytes, str]
     sent_at: float
 
 
 def produce_request(
-    batches: Sequence[tuple[Slot, Batch]],
+    batches: Sequence[tuple[PartitionBuffer, ProducerBatch]],
     topic_ids: Mapping[str, bytes],
     *,
     acks: int,
@@ -73,7 +73,7 @@ def answers(
 
 
 def unanswered(tp: TopicPartition) -> PartitionProduceResponse:
-    """What a partition is treated as that an answer leaves out."""
+    """The result of a partition that an answer leaves out."""
     return PartitionProduceResponse(
         index=tp.partition,
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -81,21 +81,23 @@ def unanswered(tp: TopicPartition) -> PartitionProduceResponse:
     )
 
 
-def error_of(batch: Batch, answer: PartitionProduceResponse) -> KafkaError:
+def error_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> KafkaError:
     """The error in an answer, with the partition and, if that can help, advice."""
-    error = failure(answer.error_code, answer.error_message, str(batch.tp))
+    error = failure(answer.error_code, answer.error_message, Subject("partition", str(batch.tp)))
     assert error is not None
     if error.code is ErrorCode.MESSAGE_TOO_LARGE:
         return KafkaError(
             error.code,
-            f"{error.detail}; a record of {batch.size_bytes} bytes is more than the topic's"
+            error.what,
+            advice=f"a record of {batch.size_bytes} bytes is more than the topic's"
             " max.message.bytes: raise that, or send smaller records",
+            subject=error.subject,
         )
     return error
 
 
 def blamed(
-    batch: Batch, answer: PartitionProduceResponse, error: KafkaError
+    batch: ProducerBatch, answer: PartitionProduceResponse, error: KafkaError
 ) -> tuple[HeadraceError, dict[int, Exception] | None]:
     """The error of most records of a batch, and those of the records that it was refused for.
 
@@ -104,10 +106,10 @@ def blamed(
     if not answer.record_errors:
         return error, None
     guilty: dict[int, Exception] = {}
-    for one in answer.record_errors:
-        message = one.batch_index_error_message
+    for record_error in answer.record_errors:
+        message = record_error.batch_index_error_message
         detail = f"{batch.tp}: {message}" if message else error.detail
-        guilty[one.batch_index] = KafkaError(error.code, detail)
+        guilty[record_error.batch_index] = KafkaError(error.code, detail)
     rest = f"{batch.tp}: not written, since another record of its batch was refused: {error}"
     return BatchRefused(rest), guilty
 
@@ -137,17 +139,17 @@ _NOT_WRITTEN = (
 )
 
 
-class Settler:
+class ProduceResultHandler:
     """Decides on batches that are in flight, and tells those who wait for them."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         accumulator: Accumulator,
         options: ProducerOptions,
         metrics: ProducerMetrics,
         lose_identity: Callable[[PartitionQueue], None],
-        transactor: Transactor | None = None,
+        transactor: TransactionManager | None = None,
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
@@ -157,7 +159,11 @@ class Settler:
         self._transactor = transactor
 
     def answered(
-        self, slot: Slot, batch: Batch, answer: PartitionProduceResponse, node: int
+        self,
+        slot: PartitionBuffer,
+        batch: ProducerBatch,
+        answer: PartitionProduceResponse,
+        node: int,
     ) -> None:
         """A broker has said what became of a batch in flight."""
         if answer.error_code in _WRITTEN:
@@ -187,7 +193,9 @@ class Settler:
             innocent, record_errors = blamed(batch, answer, error)
             self.failed(batch, error, record_errors, innocent)
 
-    def written(self, slot: Slot, batch: Batch, base_offset: int, timestamp: int) -> None:
+    def written(
+        self, slot: PartitionBuffer, batch: ProducerBatch, base_offset: int, timestamp: int
+    ) -> None:
         """A batch in flight is in the log."""
         queue_of(slot).written(batch)
         assert batch.encoded is not None
@@ -198,8 +206,8 @@ class Settler:
 
     def again(
         self,
-        slot: Slot,
-        batch: Batch,
+        slot: PartitionBuffer,
+        batch: ProducerBatch,
         error: HeadraceError,
         *,
         perhaps_written: bool = False,
@@ -239,7 +247,7 @@ class Settler:
 
     def failed(
         self,
-        batch: Batch,
+        batch: ProducerBatch,
         error: Exception,
         record_errors: dict[int, Exception] | None = None,
         innocent: Exception | None = None,
@@ -256,7 +264,7 @@ class Settler:
         if self._transactor is not None:
             self._transactor.batch_failed(batch, error)
 
-    def abandon(self, slot: Slot, batch: Batch) -> None:
+    def abandon(self, slot: PartitionBuffer, batch: ProducerBatch) -> None:
         """The time of a batch in flight is over: tell those who wait; it keeps its place and its
         memory until it is answered, for the sake of those behind it."""
         if not batch.delivery.is_done:
@@ -267,8 +275,8 @@ class Settler:
             if self._transactor is not None:
                 self._transactor.batch_failed(batch, error)
 
-    def too_late(self, batch: Batch, error: HeadraceError | None) -> TimedOut:
-        """What a batch ends with whose time is over."""
+    def too_late(self, batch: ProducerBatch, error: HeadraceError | None) -> TimedOut:
+        """The error of a batch whose delivery timeout is over."""
         reason = str(error) if error else "no broker has taken it; see whether they are healthy"
         if batch.attempts and batch.is_uncertain:
             reason += "; it may have been written all the same"
@@ -277,7 +285,9 @@ class Settler:
             f" ({self._options.delivery_timeout_ms} ms): {reason}"
         )
 
-    def _out_of_sequence(self, slot: Slot, batch: Batch, error: KafkaError) -> None:
+    def _out_of_sequence(
+        self, slot: PartitionBuffer, batch: ProducerBatch, error: KafkaError
+    ) -> None:
         """A batch before this one is missing; if that is sent again, this one follows it."""
         queue = queue_of(slot)
         if not queue.is_first_unsettled(batch):
@@ -307,13 +317,13 @@ class Settler:
         """Whether nothing has to be sent again, because it could not be committed any more."""
         return self._transactor is not None and self._transactor.state.is_doomed
 
-    def in_doubt(self, batch: Batch, error: HeadraceError | None) -> None:
+    def in_doubt(self, batch: ProducerBatch, error: HeadraceError | None) -> None:
         """Give up a batch that is in no queue any more, lest it be written twice."""
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_PRODUCER_ID
         detail = f"{batch.tp}: it may have been written, so it is not sent again"
         self.failed(batch, KafkaError(code, detail))
 
-    def _too_large(self, slot: Slot, batch: Batch) -> None:
+    def _too_large(self, slot: PartitionBuffer, batch: ProducerBatch) -> None:
         queue = queue_of(slot)
         if not queue.is_first_unsettled(batch):
             queue.returned(batch)
@@ -323,7 +333,7 @@ class Settler:
         slot.batch_bytes_max = min(slot.batch_bytes_max, largest)
 
 
-def queue_of(slot: Slot) -> PartitionQueue:
+def queue_of(slot: PartitionBuffer) -> PartitionQueue:
     """The queue of a slot that was used before."""
     assert slot.queue is not None
     return slot.queue

@@ -1,23 +1,43 @@
-"""The blocking producer: `headrace.Producer`."""
+"""The producer: its blocking face `headrace.Producer`, its asyncio face `headrace.aio.Producer`.
 
-import time
+Rule: a method runs a call of the engine, on the engine's thread or on the application's loop.
+"""
+
+import asyncio
+import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from headrace.client.consumer.arguments import Offsets, group_of, offsets_of
+from headrace.client.blocking import Call, run_async
+from headrace.client.consumer.arguments import Offsets
 from headrace.client.errors import TimedOut
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import RecordSender
 from headrace.client.producer.delivery import ColumnsFuture, Future
-from headrace.client.producer.producer_engine import EXIT_S_MAX, Engine, log
-from headrace.client.producer.transaction_manager import Transactor
-from headrace.client.types import ConsumerGroupMetadata, Pending
+from headrace.client.producer.producer_engine import (
+    EXIT_S_MAX,
+    EngineThread,
+    ProducerEngine,
+    closed,
+    log,
+)
+from headrace.client.producer.transaction_manager import TransactionManager
+from headrace.client.types import (
+    ConsumerGroupMetadata,
+    Headers,
+    OnDelivery,
+    Pending,
+    ProducerRecord,
+)
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     import pyarrow
+
+Result = TypeVar("Result")
 
 
 class Producer(RecordSender):
@@ -38,17 +58,15 @@ class Producer(RecordSender):
     """
 
     def __init__(self, **options: Unpack[ProducerConfig]) -> None:
-        engine = Engine(producer_options(**options))
-        super().__init__(engine.accumulator)
-        self._engine = engine
-        self._finalizer = weakref.finalize(self, engine.abandon)
+        thread = EngineThread(producer_options(**options))
+        super().__init__(thread.engine.accumulator)
+        self._thread = thread
+        self._engine = thread.engine
+        self._finalizer = weakref.finalize(self, thread.abandon)
         self._finalizer.atexit = False
 
     def __repr__(self) -> str:
-        options = self._engine.options
-        servers = ",".join(map(str, options.bootstrap_servers))
-        state = "closed" if self._engine.is_closed else f"{self._accumulator.records} unsettled"
-        return f"<headrace.Producer {options.client_id} of {servers}, {state}>"
+        return self._engine.described("headrace.Producer", is_closed=self._thread.is_closed)
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +88,7 @@ class Producer(RecordSender):
 
     @property
     def client_id(self) -> str:
-        """What the broker's log and the metrics call this client."""
+        """The client id, which the broker's log and the metrics show."""
         return self._engine.options.client_id
 
     def send_arrow(self, topic: str, batch: "pyarrow.RecordBatch | pyarrow.Table") -> ColumnsFuture:
@@ -85,7 +103,7 @@ class Producer(RecordSender):
         >>> sum(written.count for written in producer.send_arrow(topic, rows).result())
         2
         """
-        return self._engine.send_columns(topic, batch)
+        return self._thread.run_waiting("send_arrow()", self._engine.send_columns(topic, batch))
 
     def flush(self, timeout_ms: int | None = None) -> None:
         """Return when every record sent so far has its outcome; `TimedOut` says how many have not.
@@ -97,7 +115,7 @@ class Producer(RecordSender):
         >>> future.done()
         True
         """
-        self._engine.flush(None if timeout_ms is None else timeout_ms / 1000)
+        self._thread.run_waiting("flush()", self._engine.flush(timeout_ms))
 
     def close(self, timeout_ms: int | None = None) -> None:
         """Deliver what was sent, and end. May be called again; `send` raises `Closed` from now.
@@ -107,7 +125,7 @@ class Producer(RecordSender):
         how many there were.
         """
         self._finalizer.detach()
-        self._engine.close(None if timeout_ms is None else timeout_ms / 1000)
+        self._thread.close(timeout_ms)
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic, which is created if the broker creates topics by itself.
@@ -115,8 +133,7 @@ class Producer(RecordSender):
         >>> producer.partitions_for(topic)
         [0]
         """
-        deadline = time.monotonic() + self._engine.options.max_block_ms / 1000
-        return list(range(self._engine.know(topic, None, deadline)))
+        return self._thread.run(self._engine.partitions_for(topic))
 
     # -- transactions
 
@@ -142,7 +159,7 @@ class Producer(RecordSender):
             yield self
             self.commit_transaction()
         except BaseException as error:
-            self._engine.abort_after(error)
+            self._thread.run(self._engine.abort_after(error))
             raise
 
     def init_transactions(self) -> None:
@@ -151,7 +168,7 @@ class Producer(RecordSender):
         The first transaction does so by itself. Call this before a consumer is asked for what was
         committed: offsets in a transaction that was left open have to be decided first.
         """
-        self._engine.transact("init_transactions()", Transactor.init)
+        self._transact("init_transactions()", TransactionManager.init)
 
     def begin_transaction(self) -> None:
         """Begin a transaction; records can be sent until it is committed or aborted.
@@ -164,7 +181,7 @@ class Producer(RecordSender):
         ...     future = writer.send(topic, "dropped")
         ...     writer.abort_transaction()
         """
-        self._engine.transact("begin_transaction()", Transactor.begin)
+        self._transact("begin_transaction()", TransactionManager.begin)
 
     def send_offsets_to_transaction(
         self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
@@ -176,11 +193,8 @@ class Producer(RecordSender):
         `TransactionAbortable`, if the partitions belong to another member of the group by now; the
         name of a group alone checks nothing.
         """
-        known = offsets_of(offsets)
-        group = group_of(group_metadata)
-        self._engine.transact(
-            "send_offsets_to_transaction()", lambda one: one.send_offsets(known, group)
-        )
+        call = self._engine.send_offsets(offsets, group_metadata)
+        self._thread.run_waiting("send_offsets_to_transaction()", call)
 
     def commit_transaction(self) -> None:
         """Wait for every record of the transaction, and commit it.
@@ -188,25 +202,220 @@ class Producer(RecordSender):
         `TransactionAbortable`: it cannot be committed, call `abort_transaction`. `TimedOut`: no
         coordinator has answered within `max_block_ms`; call this again to learn the outcome.
         """
-        self._engine.transact("commit_transaction()", Transactor.commit)
+        self._transact("commit_transaction()", TransactionManager.commit)
 
     def abort_transaction(self) -> None:
         """Abort the transaction; records that are not acknowledged fail with `TransactionAborted`.
 
         After `TimedOut` call it again, or begin another transaction, which finishes it first.
         """
-        self._engine.transact("abort_transaction()", Transactor.abort)
+        self._transact("abort_transaction()", TransactionManager.abort)
 
     def metrics(self) -> dict[str, float]:
-        """What this producer has counted, under Kafka's names.
+        """The metrics of this producer, under Kafka's names.
 
         >>> producer.send(topic, b"hello").result().offset
         0
         >>> producer.metrics()["record-send-total"] >= 1
         True
         """
-        self._engine.metrics.queued(self._accumulator.used_bytes)
-        return self._engine.metrics.snapshot()
+        return self._engine.snapshot()
 
     def _send_later(self, pending: Pending) -> Future:
-        return self._engine.send_later(pending)
+        return self._thread.run_waiting("send()", self._engine.send_later(pending))
+
+    def _transact(
+        self, what: str, operation: Callable[[TransactionManager], Awaitable[None]]
+    ) -> None:
+        self._thread.run_waiting(what, self._engine.transact(what, operation))
+
+
+class AsyncProducer:
+    """Sends records to the topics of a cluster, on the event loop that it is first used on.
+
+    The same as `headrace.Producer` with calls that are awaited: `await send(...)` waits for room in
+    the buffer, and gives a future; awaiting that waits for the brokers. Not for other threads.
+
+    >>> async def main():
+    ...     async with headrace.aio.Producer() as producer:
+    ...         future = await producer.send(topic, "hello")
+    ...         return (await future).offset
+    >>> asyncio.run(main())
+    0
+    """
+
+    def __init__(self, **options: Unpack[ProducerConfig]) -> None:
+        self._engine = ProducerEngine(producer_options(**options), self._wake)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return self._engine.described("headrace.aio.Producer", is_closed=self._is_closed)
+
+    def __del__(self) -> None:
+        if self._loop is not None and not self._is_closed:
+            warnings.warn(f"not closed: {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.close()
+            return
+        # What failed is more urgent than what is unsent, and must not be hidden by it.
+        try:
+            await self.close(timeout_ms=int(EXIT_S_MAX * 1000))
+        except TimedOut as late:
+            log.warning("%s", late)
+
+    @property
+    def client_id(self) -> str:
+        """The client id, which the broker's log and the metrics show."""
+        return self._engine.options.client_id
+
+    async def send(
+        self,
+        topic: str | ProducerRecord,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Future:
+        """Add a record to the batch of its partition, and return its `Future`.
+
+        The future may be awaited, and need not be. Arguments and errors are those of
+        `headrace.Producer.send`; callbacks run on the loop.
+        """
+        if self._loop is None:
+            self._bind()
+        future = self._engine.accumulator.send(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        if isinstance(future, tuple):
+            return await self._run(self._engine.send_later(future))
+        return future
+
+    async def send_arrow(
+        self, topic: str, batch: "pyarrow.RecordBatch | pyarrow.Table"
+    ) -> ColumnsFuture:
+        """Send the rows of Arrow columns, without a Python object for each.
+
+        As `headrace.Producer.send_arrow`.
+        """
+        return await self._run(self._engine.send_columns(topic, batch))
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Return when every record sent so far has its outcome; `TimedOut` says how many have not.
+
+        Records that failed do not raise here: their futures have the exceptions.
+        """
+        await run_async(self._engine.flush(timeout_ms))
+
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Deliver what was sent, and end. May be called again; `send` raises `Closed` from now.
+
+        With a timeout, records without an outcome by then fail, and `TimedOut` says how many.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._engine.refuse(closed)
+        try:
+            timeout_s = None if timeout_ms is None else timeout_ms / 1000
+            late = await run_async(self._engine.finish(timeout_s))
+        finally:
+            await self._engine.sender.stop(EXIT_S_MAX)
+        if late is not None:
+            raise late
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partitions of a topic, which is created if the broker creates topics by itself."""
+        return await self._run(self._engine.partitions_for(topic))
+
+    # -- transactions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """A block whose records, and offsets, are committed together at its end or not at all.
+
+        As `headrace.Producer.transaction`.
+
+        >>> async def main():
+        ...     async with headrace.aio.Producer(transactional_id=f"{topic}-copier") as copier:
+        ...         async with copier.transaction():
+        ...             future = await copier.send(topic, "hello")
+        ...         return future.result().offset
+        >>> asyncio.run(main())
+        0
+        """
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException as error:
+            await run_async(self._engine.abort_after(error))
+            raise
+
+    async def init_transactions(self) -> None:
+        """Take over the transactional id: abort what its last user left open, and fence that one.
+
+        The first transaction does so by itself.
+        """
+        await self._run(self._engine.transact("init_transactions()", TransactionManager.init))
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction; records can be sent until it is committed or aborted."""
+        await self._run(self._engine.transact("begin_transaction()", TransactionManager.begin))
+
+    async def send_offsets_to_transaction(
+        self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commit a group's offsets with the transaction: they count if and when it is committed.
+
+        As `headrace.Producer.send_offsets_to_transaction`.
+        """
+        await self._run(self._engine.send_offsets(offsets, group_metadata))
+
+    async def commit_transaction(self) -> None:
+        """Wait for every record of the transaction, and commit it."""
+        await self._run(self._engine.transact("commit_transaction()", TransactionManager.commit))
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction; records that are not acknowledged fail with `TransactionAborted`.
+
+        After `TimedOut` call it again, or begin another transaction, which finishes it first.
+        """
+        await self._run(self._engine.transact("abort_transaction()", TransactionManager.abort))
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of this producer, under Kafka's names."""
+        return self._engine.snapshot()
+
+    def _bind(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise HeadraceError("a producer belongs to the event loop that it was first used on")
+        if self._is_closed:
+            raise closed()
+
+    async def _run(self, call: Call[Result]) -> Result:
+        self._bind()
+        return await run_async(call)
+
+    def _wake(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon(self._engine.sender.pump)
+
+
+# The name that users know it by is `headrace.aio.Producer`.
+AsyncProducer.__name__ = "Producer"

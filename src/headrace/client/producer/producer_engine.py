@@ -1,97 +1,57 @@
-"""What both producers are made of: the parts behind them, and waits for memory of the buffer."""
+"""The engine behind both faces of a producer: its parts, its calls, and the thread of one face."""
 
 import asyncio
 import atexit
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from headrace.client.blocking import LoopThread, wait_in_parts
-from headrace.client.cluster import Cluster
-from headrace.client.errors import (
-    BufferExhausted,
-    Closed,
-    IllegalState,
-    ProducerFenced,
-    TimedOut,
-    UnknownTopic,
-)
+from headrace.client.blocking import Call, LoopThread, Signal, Wait, run_async
+from headrace.client.cluster import ClusterClient
+from headrace.client.consumer.arguments import Offsets, group_of, offsets_of
+from headrace.client.errors import BufferExhausted, Closed, IllegalState, ProducerFenced, TimedOut
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.producer.accumulator import Accumulator, Buffers
 from headrace.client.producer.arrow_batches import planned
-from headrace.client.producer.delivery import ColumnsFuture, Delivery, Future
+from headrace.client.producer.delivery import BatchDelivery, ColumnsFuture, Future
 from headrace.client.producer.sender import Sender
-from headrace.client.producer.transaction_manager import Transactor
+from headrace.client.producer.transaction_manager import TransactionManager
 from headrace.client.producer_options import ProducerOptions
-from headrace.client.types import Pending
-from headrace.errors import HeadraceError
+from headrace.client.types import ConsumerGroupMetadata, Pending
+from headrace.clock import wall_seconds
+from headrace.errors import HeadraceError, unknown_partition
 from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.types import TopicPartition
 
 
-class ThreadWaiter:
-    """A thread that waits until it is given `size_bytes`. Ctrl-C interrupts it."""
+class RoomWaiter:
+    """A thread or a task that waits until it is given `size_bytes` of the buffer."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.is_granted = False
-        self._event = threading.Event()
+        self._woken = Signal()
 
     def wake(self) -> None:
         """Called when it has its room, or when there is no more to wait for."""
-        self._event.set()
+        self._woken.set()
 
-    def wait(self, timeout_s: float) -> None:
-        """Return when woken, or at the end of the time."""
-        wait_in_parts(self._event.wait, timeout_s)
-
-
-class TaskWaiter:
-    """A task that waits until it is given `size_bytes`; it is woken on its own loop."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.is_granted = False
-        self._loop = asyncio.get_running_loop()
-        self._woken = self._loop.create_future()
-
-    def wake(self) -> None:
-        """Called when it has its room, or when there is no more to wait for."""
-        if not self._woken.done():
-            self._woken.set_result(None)
-
-    async def wait(self, timeout_s: float) -> None:
-        """Return when woken, or at the end of the time."""
-        await asyncio.wait([self._woken], timeout=timeout_s)
+    def wait(self, timeout_s: float) -> Wait:
+        """A wait until woken, or for the end of the time."""
+        return self._woken.wait(timeout_s)
 
 
 def take_room(
     buffers: Buffers, size_bytes: int, timeout_s: float, options: ProducerOptions
-) -> None:
+) -> Call[None]:
     """Have `size_bytes` of the buffer reserved; BufferExhausted if there is no room in time."""
-    waiter = ThreadWaiter(size_bytes)
+    waiter = RoomWaiter(size_bytes)
     if buffers.enter(waiter):
         return
     try:
-        waiter.wait(timeout_s)
-        _check(buffers, waiter, options)
-    except BaseException:
-        buffers.leave(waiter)
-        raise
-
-
-async def take_room_async(
-    buffers: Buffers, size_bytes: int, timeout_s: float, options: ProducerOptions
-) -> None:
-    """The same for a task."""
-    waiter = TaskWaiter(size_bytes)
-    if buffers.enter(waiter):
-        return
-    try:
-        await waiter.wait(timeout_s)
+        yield waiter.wait(timeout_s)
         _check(buffers, waiter, options)
     except BaseException:
         buffers.leave(waiter)
@@ -100,12 +60,12 @@ async def take_room_async(
 
 def give_back(buffers: Buffers, size_bytes: int) -> None:
     """Return room that was taken and is not needed after all."""
-    waiter = ThreadWaiter(size_bytes)
+    waiter = RoomWaiter(size_bytes)
     waiter.is_granted = True
     buffers.leave(waiter)
 
 
-def _check(buffers: Buffers, waiter: ThreadWaiter | TaskWaiter, options: ProducerOptions) -> None:
+def _check(buffers: Buffers, waiter: RoomWaiter, options: ProducerOptions) -> None:
     if buffers.refusal is not None:
         raise buffers.refusal()
     if not waiter.is_granted:
@@ -117,12 +77,6 @@ def _check(buffers: Buffers, waiter: ThreadWaiter | TaskWaiter, options: Produce
         )
 
 
-# What both producers are made of, and how the blocking one lives on a thread of its own.
-#
-# Rule: an engine knows nothing of the producer in front of it, so a producer that nobody holds any
-# more can be told apart from one that is used; its engine then delivers what it has, and ends.
-
-
 # How long the end of the process, or of a `with` block that failed, waits for what is unsent.
 EXIT_S_MAX = 10.0
 
@@ -131,14 +85,8 @@ log = logging.getLogger("headrace.producer")
 Result = TypeVar("Result")
 
 
-def new_cluster(options: ProducerOptions) -> Cluster:
-    """The cluster that a producer's options name."""
-    warn_if_uncompiled(log)
-    return Cluster(options.bootstrap_servers, **options.cluster_arguments())
-
-
 def closed() -> Closed:
-    """What every use of a closed producer raises."""
+    """The error of every use of a closed producer."""
     return Closed("the producer is closed; make a new one")
 
 
@@ -150,7 +98,7 @@ def _forked() -> Closed:
 
 
 def not_transactional(what: str) -> IllegalState:
-    """What every use of transactions raises in a producer without a transactional id."""
+    """The error of every use of transactions without a transactional id."""
     return IllegalState(
         f"{what} needs a transactional producer; give it a transactional_id, a name that this"
         " application's producers keep when they are started again"
@@ -158,7 +106,7 @@ def not_transactional(what: str) -> IllegalState:
 
 
 def not_flushed(records: int, timeout_s: float) -> TimedOut:
-    """What a flush ends with that takes too long."""
+    """The error of a flush that takes too long."""
     return TimedOut(
         f"{records} records are not acknowledged within timeout_ms ({timeout_s * 1000:.0f} ms);"
         " the producer goes on until delivery_timeout_ms"
@@ -166,63 +114,72 @@ def not_flushed(records: int, timeout_s: float) -> TimedOut:
 
 
 def not_delivered(records: int, timeout_s: float) -> TimedOut:
-    """What closing ends with when records had to be given up."""
+    """The error of closing when records had to be given up."""
     return TimedOut(
         f"closed with {records} records not acknowledged within timeout_ms"
         f" ({timeout_s * 1000:.0f} ms); their futures have failed, and they may be lost"
     )
 
 
-def no_partition(topic: str, partition: int, count: int) -> UnknownTopic:
-    """What naming a partition that is not there ends with."""
-    return UnknownTopic(
-        f"topic {topic} has no partition {partition};"
-        f" it has {count}, numbered from 0 to {count - 1}"
-    )
-
-
-def columns_future(topic: str, deliveries: list[Delivery]) -> ColumnsFuture:
+def columns_future(topic: str, deliveries: list[BatchDelivery]) -> ColumnsFuture:
     """The future of batches together."""
     count = sum(delivery.count for delivery in deliveries)
-    whole = Delivery(TopicPartition(topic, -1), count, deliveries[0].home if deliveries else None)
+    whole = BatchDelivery(
+        TopicPartition(topic, -1), count, deliveries[0].home if deliveries else None
+    )
     whole.divide([(0, delivery) for delivery in deliveries])
     return ColumnsFuture(whole)
 
 
-class Engine:
-    """Accumulator and sender of a blocking producer, with the thread that the sender runs on."""
+class ProducerEngine:
+    """Accumulator and sender of a producer, and its calls. `wake` has the loop call the sender."""
 
-    def __init__(self, options: ProducerOptions) -> None:
+    def __init__(self, options: ProducerOptions, wake: Callable[[], None]) -> None:
+        warn_if_uncompiled(log)
         self.options = options
-        self.cluster = new_cluster(options)
-        self.metrics = ProducerMetrics(client_id=options.client_id)
-        self.accumulator = Accumulator(options, self._wake, choice=self.cluster.rng.choice)
+        self.cluster = ClusterClient(options.bootstrap_servers, **options.cluster_arguments())
+        self._clock = self.cluster.clock
+        self.metrics = ProducerMetrics(self._clock, client_id=options.client_id)
+        self.accumulator = Accumulator(
+            options,
+            wake,
+            choice=self.cluster.rng.choice,
+            monotonic=self._clock.monotonic,
+            wall=wall_seconds(self._clock),
+        )
         self.sender = Sender(self.cluster, self.accumulator, options, self.metrics)
-        self.is_closed = False
         # Why nothing more may be asked of it, if that is so. Without a transaction no record may
         # be sent either, but a transaction may begin.
-        self._ending: Callable[[], Exception] | None = None
-        self._thread: LoopThread | None = None
-        self._lock = threading.Lock()
-        self._draining: asyncio.Task[None] | None = None
-        _engines.add(self)
+        self.ending: Callable[[], Exception] | None = None
 
-    def run(self, call: Coroutine[Any, Any, Result]) -> Result:
-        """What a coroutine returns on the engine's thread, which is started if need be."""
-        try:
-            thread = self._started()
-        except BaseException:
-            call.close()
-            raise
-        return thread.run(call)
+    def described(self, name: str, *, is_closed: bool) -> str:
+        """The text that shows a producer."""
+        servers = ",".join(map(str, self.options.bootstrap_servers))
+        state = "closed" if is_closed else f"{self.accumulator.records} unsettled"
+        return f"<{name} {self.options.client_id} of {servers}, {state}>"
 
-    def send_later(self, pending: Pending) -> Future:
+    def check_open(self) -> None:
+        if self.ending is not None:
+            raise self.ending()
+
+    def refuse(self, reason: Callable[[], Exception]) -> None:
+        """Take no more records or calls."""
+        self.ending = reason
+        self.accumulator.refuse(reason)
+
+    def snapshot(self) -> dict[str, float]:
+        """The metrics, under Kafka's names."""
+        self.metrics.queued(self.accumulator.used_bytes)
+        return self.metrics.snapshot()
+
+    # -- records
+
+    def send_later(self, pending: Pending) -> Call[Future]:
         """Wait for what a record needs, at most `max_block_ms`, and add it."""
         topic, partition, need = pending[0], pending[4], pending[7]
-        deadline = time.monotonic() + self.options.max_block_ms / 1000
-        self._check_may_wait("send()")
-        self.know(topic, partition, deadline)
-        self.take_room(need, deadline)
+        deadline = self._block_deadline()
+        yield from self._know(topic, partition, deadline)
+        yield from self._take_room(need, deadline)
         try:
             future = self.accumulator.append(*pending, True)
             assert future is not None, "partitions are never taken away"
@@ -231,61 +188,171 @@ class Engine:
             raise
         return future
 
-    def send_columns(self, topic: str, table: Any) -> ColumnsFuture:
+    def send_columns(self, topic: str, table: Any) -> Call[ColumnsFuture]:
         """Add the batches that Arrow columns make, waiting for room for each."""
-        max_block_s = self.options.max_block_ms / 1000
-        self._check_may_wait("send_arrow()")
-        self.know(topic, None, time.monotonic() + max_block_s)
-        deliveries: list[Delivery] = []
-        now_ms = time.time_ns() // 1_000_000
-        for one in planned(topic, table, self.accumulator, self.options, now_ms=now_ms):
-            self.take_room(one.raw_bytes, time.monotonic() + max_block_s)
+        yield from self._know(topic, None, self._block_deadline())
+        deliveries: list[BatchDelivery] = []
+        now_ms = self._clock.now_ms()
+        for column_batch in planned(topic, table, self.accumulator, self.options, now_ms=now_ms):
+            yield from self._take_room(column_batch.raw_bytes, self._block_deadline())
             try:
                 deliveries.append(
                     self.accumulator.add_columns(
-                        topic, one.partition, one.encode, one.count, one.raw_bytes
+                        topic,
+                        column_batch.partition,
+                        column_batch.encode,
+                        column_batch.count,
+                        column_batch.raw_bytes,
                     )
                 )
             except BaseException:
-                give_back(self.accumulator, one.raw_bytes)
+                give_back(self.accumulator, column_batch.raw_bytes)
                 raise
         return columns_future(topic, deliveries)
 
-    def know(self, topic: str, partition: int | None, deadline: float) -> int:
-        """How many partitions a topic has, asked for if that is not known or too few."""
+    def partitions_for(self, topic: str) -> Call[list[int]]:
+        """The numbers of a topic's partitions."""
+        return list(range((yield from self._know(topic, None, self._block_deadline()))))
+
+    def flush(self, timeout_ms: int | None) -> Call[None]:
+        """Return when every record sent so far has its outcome."""
+        self.check_open()
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        if not (yield from self._delivered(timeout_s)):
+            assert timeout_s is not None
+            raise not_flushed(self.accumulator.records, timeout_s)
+
+    def finish(self, timeout_s: float | None) -> Call[TimedOut | None]:
+        """Abort an open transaction and wait for what was sent; the error if that took too long."""
+        transactor = self.sender.transactor
+        if transactor is not None and transactor.state.is_open:
+            yield transactor.close(EXIT_S_MAX if timeout_s is None else timeout_s)
+        if (yield from self._delivered(timeout_s)):
+            return None
+        assert timeout_s is not None
+        left = self.accumulator.records
+        return not_delivered(left, timeout_s) if left else None
+
+    # -- transactions
+
+    def transact(
+        self, what: str, operation: Callable[[TransactionManager], Awaitable[None]]
+    ) -> Call[None]:
+        """Do something with the transactions of this producer."""
+        if self.sender.transactor is None:
+            raise not_transactional(what)
+        self.check_open()
+        yield operation(self.sender.transactor)
+
+    def send_offsets(
+        self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
+    ) -> Call[None]:
+        """Commit a group's offsets with the transaction."""
+        known = offsets_of(offsets)
+        group = group_of(group_metadata)
+        yield from self.transact(
+            "send_offsets_to_transaction()", lambda manager: manager.send_offsets(known, group)
+        )
+
+    def abort_after(self, error: BaseException) -> Call[None]:
+        """Abort a transaction that a block, or its commit, has failed in, if none was committed.
+
+        What it failed with must not be hidden, unless by its reason: another producer took over.
+        """
+        transactor = self.sender.transactor
+        assert transactor is not None
+        if not transactor.state.is_open or self.ending is not None:
+            return
+        try:
+            yield transactor.abort(None if isinstance(error, Exception) else EXIT_S_MAX)
+        except ProducerFenced:
+            if isinstance(error, HeadraceError):
+                raise
+        except HeadraceError as failed:
+            log.warning("%s: a transaction was not aborted: %s", self.options.client_id, failed)
+
+    # -- waits
+
+    def _block_deadline(self) -> float:
+        return self._clock.monotonic() + self.options.max_block_ms / 1000
+
+    def _know(self, topic: str, partition: int | None, deadline: float) -> Call[int]:
+        """The partition count of a topic, asked for if it is unknown or too small."""
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"a topic is named by a text that is not empty, not {topic!r}")
         count = self.accumulator.partition_count(topic)
         if count == 0:
-            self.run(self.sender.know_topic(topic, max(deadline - time.monotonic(), 0.0)))
+            self.check_open()
+            yield self.sender.know_topic(topic, max(deadline - self._clock.monotonic(), 0.0))
             count = self.accumulator.partition_count(topic)
         if partition is not None and partition >= count:
-            self.run(self.sender.ask_topic(topic, max(deadline - time.monotonic(), 0.0)))
+            self.check_open()
+            yield self.sender.ask_topic(topic, max(deadline - self._clock.monotonic(), 0.0))
             count = self.accumulator.partition_count(topic)
             if partition >= count:
-                raise no_partition(topic, partition, count)
+                raise unknown_partition(topic, partition, count)
         return count
 
-    def take_room(self, size_bytes: int, deadline: float) -> None:
+    def _take_room(self, size_bytes: int, deadline: float) -> Call[None]:
         """Have room in the buffer reserved; BufferExhausted at the deadline."""
-        left_s = max(deadline - time.monotonic(), 0.0)
-        take_room(self.accumulator, size_bytes, left_s, self.options)
+        left_s = max(deadline - self._clock.monotonic(), 0.0)
+        return take_room(self.accumulator, size_bytes, left_s, self.options)
 
-    def flush(self, timeout_s: float | None) -> None:
-        """Return when every record sent so far has its outcome."""
-        if self._ending is not None:
-            raise self._ending()
-        self._check_may_wait("flush()")
-        if not self._wait(self.accumulator.hurry(), timeout_s):
-            assert timeout_s is not None
-            raise not_flushed(self.accumulator.records, timeout_s)
+    def _delivered(self, timeout_s: float | None) -> Call[bool]:
+        """Whether all that was sent has its outcome within the time given."""
+        unsettled = [delivery for delivery in self.accumulator.hurry() if not delivery.is_done]
+        if not unsettled:
+            return True
 
-    def close(self, timeout_s: float | None) -> None:
+        def block(timeout_s: float | None) -> bool:
+            deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+            for delivery in unsettled:
+                left_s = None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
+                if not delivery.wait(left_s):
+                    return False
+            return True
+
+        def waiter() -> asyncio.Future[list[None]]:
+            return asyncio.gather(*(delivery.waiter() for delivery in unsettled))
+
+        is_delivered: bool = yield Wait(block, waiter, timeout_s)
+        return is_delivered
+
+
+class EngineThread:
+    """The engine of a blocking producer, and the thread that its sender runs on.
+
+    Rule: it knows nothing of the producer in front of it, so a producer that nobody holds any more
+    can be told apart from one that is used; the engine then delivers what it has, and ends.
+    """
+
+    def __init__(self, options: ProducerOptions) -> None:
+        self.engine = ProducerEngine(options, self._wake)
+        self.is_closed = False
+        self._thread = LoopThread(f"headrace-{options.client_id}")
+        self._lock = threading.Lock()
+        self._draining: asyncio.Task[None] | None = None
+        _engines.add(self)
+
+    def run(self, call: Call[Result]) -> Result:
+        """The result of a call that waits only if it must; the thread is started then."""
+        return self._thread.run(call)
+
+    def run_waiting(self, what: str, call: Call[Result]) -> Result:
+        """The result of a call that waits, and so is not for delivery callbacks."""
+        if self._thread.is_current():
+            raise HeadraceError(
+                f"{what} would have to wait, and a delivery callback must not: it runs on the"
+                " thread that is waited for; hand the work to another thread"
+            )
+        return self._thread.run(call)
+
+    def close(self, timeout_ms: int | None) -> None:
         """Take no more records, deliver those there are, and end the thread."""
         # In the child of a fork nobody may be left to give the lock back.
-        if self._ending is _forked:
+        if self.engine.ending is _forked:
             return
-        if self._thread is not None and self._thread.is_current():
+        if self._thread.is_current():
             # A callback cannot wait for other callbacks to be called.
             self.abandon()
             return
@@ -295,142 +362,71 @@ class Engine:
         if was_closed:
             return
         _engines.discard(self)
-        self._refuse(closed)
-        thread = self._thread
-        if thread is None:
+        self.engine.refuse(closed)
+        if not self._thread.is_started:
             return
-        left = 0
         try:
-            self._abort_open(thread, timeout_s)
-            if not self._wait(self.accumulator.hurry(), timeout_s):
-                left = self.accumulator.records
+            timeout_s = None if timeout_ms is None else timeout_ms / 1000
+            late = self._thread.run(self.engine.finish(timeout_s))
         finally:
-            self._end(thread)
-        if left:
-            assert timeout_s is not None
-            raise not_delivered(left, timeout_s)
+            self._end()
+        if late is not None:
+            raise late
 
     def abandon(self) -> None:
         """The producer is gone and was not closed: deliver what there is, then end; do not wait."""
-        thread = self._thread
-        if thread is None or self.is_closed:
+        if not self._thread.is_started or self.is_closed:
             _engines.discard(self)
             return
-        self._refuse(closed)
-        thread.post(self._start_draining)
+        self.engine.refuse(closed)
+        self._thread.post(self._start_draining)
 
     def forked(self) -> None:
         """This is the child of a fork: what the parent's thread does it does there."""
         self.is_closed = True
-        self._ending = self.accumulator.refusal = _forked
-        self._thread = None
-
-    # -- transactions
-
-    def transact(self, what: str, call: Callable[[Transactor], Coroutine[Any, Any, None]]) -> None:
-        """Do something with the transactions of this producer, on its thread."""
-        transactor = self.sender.transactor
-        if transactor is None:
-            raise not_transactional(what)
-        self._check_may_wait(what)
-        self.run(call(transactor))
-
-    def abort_after(self, error: BaseException) -> None:
-        """Abort a transaction that a block, or its commit, has failed in, if none was committed.
-
-        What it failed with must not be hidden, unless by its reason: another producer took over.
-        """
-        transactor = self.sender.transactor
-        assert transactor is not None
-        if not transactor.state.is_open or self._ending is not None:
-            return
-        timeout_s = None if isinstance(error, Exception) else EXIT_S_MAX
-        try:
-            self.transact("abort_transaction()", lambda one: one.abort(timeout_s))
-        except ProducerFenced:
-            if isinstance(error, HeadraceError):
-                raise
-        except HeadraceError as failed:
-            log.warning("%s: a transaction was not aborted: %s", self.options.client_id, failed)
-
-    def _abort_open(self, thread: LoopThread, timeout_s: float | None) -> None:
-        transactor = self.sender.transactor
-        if transactor is not None and transactor.state.is_open:
-            thread.run(transactor.close(EXIT_S_MAX if timeout_s is None else timeout_s))
-
-    # -- its thread
-
-    def _refuse(self, reason: Callable[[], Exception]) -> None:
-        self._ending = reason
-        self.accumulator.refuse(reason)
-
-    def _started(self) -> LoopThread:
-        with self._lock:
-            if self._ending is not None:
-                raise self._ending()
-            if self._thread is None:
-                self._thread = LoopThread(f"headrace-{self.options.client_id}")
-            return self._thread
+        self.engine.ending = self.engine.accumulator.refusal = _forked
+        self._thread = LoopThread(f"headrace-{self.engine.options.client_id}")
 
     def _wake(self) -> None:
-        if self._thread is not None:
-            self._thread.post(self.sender.pump)
+        if self._thread.is_started:
+            self._thread.post(self.engine.sender.pump)
 
-    def _check_may_wait(self, what: str) -> None:
-        if self._thread is not None and self._thread.is_current():
-            raise HeadraceError(
-                f"{what} would have to wait, and a delivery callback must not: it runs on the"
-                " thread that is waited for; hand the work to another thread"
-            )
-
-    def _wait(self, deliveries: list[Delivery], timeout_s: float | None) -> bool:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for delivery in deliveries:
-            left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            if not delivery.wait(left_s):
-                return False
-        return True
-
-    def _end(self, thread: LoopThread) -> None:
+    def _end(self) -> None:
         try:
-            thread.run(self.sender.stop(EXIT_S_MAX), EXIT_S_MAX)
+            self._thread.run(self.engine.sender.stop(EXIT_S_MAX), EXIT_S_MAX)
         finally:
-            thread.close()
+            self._thread.close()
 
     def _start_draining(self) -> None:
         # Kept, or the loop's weak reference would be the only one.
         self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        if self.sender.transactor is not None:
-            await self.sender.transactor.close(EXIT_S_MAX)
-        for delivery in self.accumulator.hurry():
-            await delivery.waiter()
-        thread = self._thread
-        if thread is not None and not self.is_closed:
+        await run_async(self.engine.finish(None))
+        if not self.is_closed:
             self.is_closed = True
             _engines.discard(self)
-            await self.sender.stop(EXIT_S_MAX)
-            thread.close()
+            await self.engine.sender.stop(EXIT_S_MAX)
+            self._thread.close()
 
 
 # Engines that may have something to deliver. They outlive their producers, so not weakly.
-_engines: set[Engine] = set()
+_engines: set[EngineThread] = set()
 
 
 def _close_at_exit() -> None:
     """Deliver what short programs leave behind, without holding up their end for long."""
-    for engine in list(_engines):
-        left = engine.accumulator.records
+    for thread in list(_engines):
+        left = thread.engine.accumulator.records
         try:
-            engine.close(EXIT_S_MAX)
+            thread.close(int(EXIT_S_MAX * 1000))
         except HeadraceError as error:
             log.warning("a producer with %d records was not closed: %s", left, error)
 
 
 def _forget_at_fork() -> None:
-    for engine in _engines:
-        engine.forked()
+    for thread in _engines:
+        thread.forked()
     _engines.clear()
 
 

@@ -12,29 +12,29 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from headrace.client.cluster import Cluster
-from headrace.client.errors import Closed, UnknownTopic, check
+from headrace.client.cluster import ClusterClient
+from headrace.client.errors import Closed, check
 from headrace.client.metrics import ProducerMetrics
-from headrace.client.producer.accumulator import Accumulator, Slot
-from headrace.client.producer.batches import Batch, Identity, PartitionQueue
+from headrace.client.producer.accumulator import Accumulator, PartitionBuffer
+from headrace.client.producer.batches import PartitionQueue, ProducerBatch, ProducerIdentity
 from headrace.client.producer.produce_requests import (
     REQUEST_BYTES_MAX,
-    Sent,
-    Settler,
+    InFlightProduce,
+    ProduceResultHandler,
     answers,
     produce_request,
     queue_of,
     unanswered,
 )
-from headrace.client.producer.transaction_manager import PRODUCE_V1_MAX, Transactor
+from headrace.client.producer.transaction_manager import PRODUCE_V1_MAX, TransactionManager
 from headrace.client.producer_options import ProducerOptions
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.net.client_connection import Connection
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, Subject, UnknownTopic
+from headrace.net.client_connection import ClientConnection
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 
 
-class Identities:
+class IdempotentIdentity:
     """The identity of a producer without transactions; those have their own way to one.
 
     `start` runs a coroutine; `answered` is told when there is an identity, or why there is none.
@@ -42,11 +42,11 @@ class Identities:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         start: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
         answered: Callable[[HeadraceError | None], None],
     ) -> None:
-        self.current: Identity | None = None
+        self.current: ProducerIdentity | None = None
         self._cluster = cluster
         self._start = start
         self._answered = answered
@@ -71,15 +71,15 @@ class Identities:
         error: HeadraceError | None = None
         try:
             response = await self._cluster.call(request, self._cluster.deadline())
-            check(response.error_code, subject="asking for a producer id")
-            self.current = Identity(response.producer_id, response.producer_epoch)
+            check(response.error_code, subject=Subject("asking for a producer id"))
+            self.current = ProducerIdentity(response.producer_id, response.producer_epoch)
         except HeadraceError as caught:
             error = caught
         self._asking = None
         self._answered(error)
 
 
-class Link:
+class ProducerChannel:
     """A broker as the sender uses it. `ready` are the partitions that may have a batch to send.
 
     A link without an open connection has a task that opens one, as soon as somebody is ready.
@@ -87,11 +87,11 @@ class Link:
 
     def __init__(self, node_id: int, in_flight_max: int) -> None:
         self.node_id = node_id
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.opening: asyncio.Task[None] | None = None
         self.draining: asyncio.Task[None] | None = None
         self.in_flight = 0
-        self.ready: dict[Slot, None] = {}
+        self.ready: dict[PartitionBuffer, None] = {}
         self._in_flight_max = in_flight_max
 
     @property
@@ -104,7 +104,7 @@ class Link:
         """Whether another request may leave."""
         return self.in_flight < self._in_flight_max and self.draining is None
 
-    def rotate(self, slot: Slot) -> None:
+    def rotate(self, slot: PartitionBuffer) -> None:
         """Let the other partitions have their turn before this one's next."""
         del self.ready[slot]
         self.ready[slot] = None
@@ -124,7 +124,7 @@ class Sender:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         accumulator: Accumulator,
         options: ProducerOptions,
         metrics: ProducerMetrics,
@@ -134,21 +134,21 @@ class Sender:
         self._options = options
         self._metrics = metrics
         self.transactor = (
-            Transactor(cluster, accumulator, options, metrics, self)
+            TransactionManager(cluster, accumulator, options, metrics, self)
             if options.transactional_id
             else None
         )
-        self._identities = Identities(cluster, self.start, self._identified)
-        self._settler = Settler(
+        self._identities = IdempotentIdentity(cluster, self.start, self._identified)
+        self._settler = ProduceResultHandler(
             cluster, accumulator, options, metrics, self._identities.lose, self.transactor
         )
-        self._slots: dict[Slot, None] = {}
-        self._active: dict[Slot, None] = {}
-        self._postponed: dict[Slot, None] = {}
-        self._nameless: dict[Slot, None] = {}
-        self._unadded: dict[Slot, None] = {}
-        self._leaderless: dict[str, dict[Slot, None]] = {}
-        self._links: dict[int, Link] = {}
+        self._slots: dict[PartitionBuffer, None] = {}
+        self._active: dict[PartitionBuffer, None] = {}
+        self._postponed: dict[PartitionBuffer, None] = {}
+        self._nameless: dict[PartitionBuffer, None] = {}
+        self._unadded: dict[PartitionBuffer, None] = {}
+        self._leaderless: dict[str, dict[PartitionBuffer, None]] = {}
+        self._links: dict[int, ProducerChannel] = {}
         self._stale: dict[str, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._heard: dict[str, float] = {}
@@ -167,8 +167,9 @@ class Sender:
             await self._cluster.topics([name], self._cluster.deadline(timeout_s), create=True)
         except UnknownTopic as error:
             raise UnknownTopic(
-                f"{error.detail}, and the broker does not create topics by itself;"
-                " create it first, for example with headrace.Admin().create_topic()"
+                f"{error.what}, and the broker does not create topics by itself",
+                advice="create it first, for example with headrace.Admin().create_topic()",
+                subject=error.subject,
             ) from None
         self._take_topic(name)
 
@@ -195,7 +196,7 @@ class Sender:
 
     # -- for its transactions
 
-    def use_identity(self, identity: Identity) -> None:
+    def use_identity(self, identity: ProducerIdentity) -> None:
         """Number batches anew, for a producer in another epoch; nothing is being sent."""
         self._identities.current = identity
         for slot in self._slots:
@@ -243,7 +244,7 @@ class Sender:
 
     def _dispatch(self, now: float) -> None:
         active, self._active = self._active, {}
-        links: dict[Link, None] = {}
+        links: dict[ProducerChannel, None] = {}
         for slot in active:
             link = self._link_for(slot, now)
             if link is not None:
@@ -252,7 +253,7 @@ class Sender:
         for link in links:
             self._feed(link, now)
 
-    def _link_for(self, slot: Slot, now: float) -> Link | None:
+    def _link_for(self, slot: PartitionBuffer, now: float) -> ProducerChannel | None:
         """The link that leads to a partition's leader; None if the slot waits for something."""
         queue = slot.queue
         if queue is None:
@@ -271,11 +272,11 @@ class Sender:
             self._ask_metadata(tp.topic)
         link = self._links.get(partition.leader)
         if link is None:
-            link = Link(partition.leader, self._options.max_in_flight)
+            link = ProducerChannel(partition.leader, self._options.max_in_flight)
             self._links[partition.leader] = link
         return link
 
-    def _feed(self, link: Link, now: float) -> None:
+    def _feed(self, link: ProducerChannel, now: float) -> None:
         """Send requests on a link while it has room and somebody has something to send."""
         while link.ready and link.has_room:
             if not link.is_open:
@@ -286,9 +287,11 @@ class Sender:
             if batches:
                 self._send(link, batches, now)
 
-    def _compose(self, link: Link, now: float) -> list[tuple[Slot, Batch]]:
+    def _compose(
+        self, link: ProducerChannel, now: float
+    ) -> list[tuple[PartitionBuffer, ProducerBatch]]:
         """The next batch of as many partitions as one request may have."""
-        chosen: list[tuple[Slot, Batch]] = []
+        chosen: list[tuple[PartitionBuffer, ProducerBatch]] = []
         total_bytes = 0
         for slot in list(link.ready):
             batch = self._next_batch(slot, link, now)
@@ -308,7 +311,9 @@ class Sender:
             link.rotate(slot)
         return chosen
 
-    def _next_batch(self, slot: Slot, link: Link, now: float) -> Batch | None:
+    def _next_batch(
+        self, slot: PartitionBuffer, link: ProducerChannel, now: float
+    ) -> ProducerBatch | None:
         queue = queue_of(slot)
         if queue.identity is None and self._identities.current is not None:
             # Before anything else: under new numbers nothing may overtake what is still in flight.
@@ -338,7 +343,12 @@ class Sender:
             return None
         return queue.next
 
-    def _send(self, link: Link, batches: list[tuple[Slot, Batch]], now: float) -> None:
+    def _send(
+        self,
+        link: ProducerChannel,
+        batches: list[tuple[PartitionBuffer, ProducerBatch]],
+        now: float,
+    ) -> None:
         assert link.connection is not None
         topics = {batch.tp.topic for _, batch in batches}
         known = {name: self._cluster.known_topic(name) for name in topics}
@@ -373,7 +383,9 @@ class Sender:
             return
         link.in_flight += 1
         names = {topic_id: name for name, topic_id in ids.items()}
-        future.add_done_callback(partial(self._answered, link, Sent(batches, names, now)))
+        future.add_done_callback(
+            partial(self._answered, link, InFlightProduce(batches, names, now))
+        )
 
     @property
     def _version_max(self) -> int | None:
@@ -381,7 +393,9 @@ class Sender:
         is_v1 = self.transactor is not None and self.transactor.state.version == 1
         return PRODUCE_V1_MAX if is_v1 else None
 
-    def _answered(self, link: Link, sent: Sent, future: "asyncio.Future[Any]") -> None:
+    def _answered(
+        self, link: ProducerChannel, sent: InFlightProduce, future: "asyncio.Future[Any]"
+    ) -> None:
         link.in_flight -= 1
         if future.cancelled():
             return
@@ -413,7 +427,7 @@ class Sender:
 
     # -- what slots wait for
 
-    async def _open(self, link: Link) -> None:
+    async def _open(self, link: ProducerChannel) -> None:
         try:
             link.connection = await self._cluster.connection(
                 link.node_id, self._cluster.deadline(), lane=LANE
@@ -427,7 +441,7 @@ class Sender:
             link.opening = None
         self.pump()
 
-    async def _drain(self, link: Link) -> None:
+    async def _drain(self, link: ProducerChannel) -> None:
         """Let go on when what was written without an answer has mostly left."""
         assert link.connection is not None
         await link.connection.drained()
@@ -435,7 +449,7 @@ class Sender:
         self._active.update(link.ready)
         self.pump()
 
-    def _obstructed(self, slot: Slot, error: HeadraceError) -> None:
+    def _obstructed(self, slot: PartitionBuffer, error: HeadraceError) -> None:
         """Nothing can be sent to a partition: try later, or give up if later is no better."""
         if self._cluster.passes(error):
             self._cluster.forget([slot.tp.topic])
@@ -472,7 +486,9 @@ class Sender:
         self._refreshing = None
         self.pump()
 
-    def _refreshed(self, slot: Slot, error: HeadraceError | None, code: ErrorCode | None) -> None:
+    def _refreshed(
+        self, slot: PartitionBuffer, error: HeadraceError | None, code: ErrorCode | None
+    ) -> None:
         if self._cluster.leader_of(slot.tp) is not None:
             self._active[slot] = None
             return
@@ -483,7 +499,9 @@ class Sender:
         topic = self._cluster.known_topic(name)
         if topic is not None:
             self._heard[name] = self._cluster.clock.monotonic()
-            self._accumulator.set_topic(name, [one.leader >= 0 for one in topic.partitions])
+            self._accumulator.set_topic(
+                name, [partition.leader >= 0 for partition in topic.partitions]
+            )
 
     def _identified(self, error: HeadraceError | None) -> None:
         waiting, self._nameless = self._nameless, {}
@@ -497,7 +515,9 @@ class Sender:
     # -- time
 
     def _resume_postponed(self, now: float) -> None:
-        for slot in [one for one in self._postponed if queue_of(one).retry_at <= now]:
+        for slot in [
+            postponed for postponed in self._postponed if queue_of(postponed).retry_at <= now
+        ]:
             del self._postponed[slot]
             self._active[slot] = None
 
@@ -528,7 +548,7 @@ class Sender:
 
     # -- beginnings and ends
 
-    def _new_queue(self, slot: Slot) -> PartitionQueue:
+    def _new_queue(self, slot: PartitionBuffer) -> PartitionQueue:
         # Unlike Kafka: without idempotence, which lets the broker refuse gaps, a partition has
         # one batch in flight, so that a retry cannot change the order.
         options = self._options

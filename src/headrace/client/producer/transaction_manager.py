@@ -6,24 +6,24 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from headrace.client.backoff import Backoff
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClusterClient
 from headrace.client.consumer.consumer_protocol import numbers_by_topic
-from headrace.client.coordinator_lookup import Coordinators, Kind
+from headrace.client.coordinator_lookup import CoordinatorLookup, CoordinatorType
 from headrace.client.errors import TimedOut, TransactionAborted, failure
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.producer.accumulator import Accumulator
-from headrace.client.producer.batches import NOBODY, Batch, Identity
+from headrace.client.producer.batches import NOBODY, ProducerBatch, ProducerIdentity
 from headrace.client.producer.transaction_state import (
     FENCED,
     NOT_COMMITTED,
     NOTHING_TO_ABORT,
-    Phase,
+    TransactionPhase,
     TransactionState,
     is_fatal,
 )
 from headrace.client.producer_options import ProducerOptions
 from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, Subject
 from headrace.protocol.apis import Api
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -42,7 +42,7 @@ from headrace.types import TopicPartition
 
 
 def add_partitions_request(
-    transactional_id: str, identity: Identity, partitions: Iterable[TopicPartition]
+    transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> AddPartitionsToTxnRequest:
     """Add partitions to a transaction, in the form that clients use; the newer one is brokers'."""
     return AddPartitionsToTxnRequest(
@@ -59,14 +59,14 @@ def add_partitions_request(
 def added_error(response: Any) -> KafkaError | None:
     """Why partitions were not added: the worst of their errors."""
     return _worst(
-        (topic.name, one.partition_index, one.partition_error_code)
+        (topic.name, partition.partition_index, partition.partition_error_code)
         for topic in response.results_by_topic_v3_and_below
-        for one in topic.results_by_partition
+        for partition in topic.results_by_partition
     )
 
 
 def add_offsets_request(
-    transactional_id: str, identity: Identity, group_id: str
+    transactional_id: str, identity: ProducerIdentity, group_id: str
 ) -> AddOffsetsToTxnRequest:
     """Say that a transaction is going to have offsets of a group."""
     return AddOffsetsToTxnRequest(
@@ -79,7 +79,7 @@ def add_offsets_request(
 
 def offsets_request(
     transactional_id: str,
-    identity: Identity,
+    identity: ProducerIdentity,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group: ConsumerGroupMetadata,
 ) -> TxnOffsetCommitRequest:
@@ -107,9 +107,9 @@ def offsets_request(
 def offsets_error(response: Any) -> KafkaError | None:
     """Why offsets were not taken: the worst of their errors."""
     return _worst(
-        (topic.name, one.partition_index, one.error_code)
+        (topic.name, partition.partition_index, partition.error_code)
         for topic in response.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     )
 
 
@@ -126,7 +126,7 @@ def _worst(codes: Iterable[tuple[str, int, int]]) -> KafkaError | None:
     """An error that does not pass, if there is one: asking again for the others is for nothing."""
     passing: KafkaError | None = None
     for topic, number, code in codes:
-        error = failure(code, subject=f"partition {TopicPartition(topic, number)}")
+        error = failure(code, subject=Subject("partition", str(TopicPartition(topic, number))))
         if error is None:
             continue
         if not error.code.retriable and error.code is not ErrorCode.OPERATION_NOT_ATTEMPTED:
@@ -161,12 +161,12 @@ MARKERS_BACKOFF = Backoff(0.01, 0.2)
 _log = logging.getLogger("headrace.producer")
 
 
-class Sending(Protocol):
+class TransactionSender(Protocol):
     """The sender, as transactions see it."""
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
 
-    def use_identity(self, identity: Identity) -> None: ...
+    def use_identity(self, identity: ProducerIdentity) -> None: ...
 
     def drop_unsent(self, error: Exception) -> None: ...
 
@@ -175,7 +175,7 @@ class Sending(Protocol):
     async def settled(self) -> None: ...
 
 
-class Transactor:
+class TransactionManager:
     """The transactions of one producer. For the loop of its sender; one call at a time.
 
     `version_max` limits the version of transactions, for brokers that have more than one.
@@ -183,11 +183,11 @@ class Transactor:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         accumulator: Accumulator,
         options: ProducerOptions,
         metrics: ProducerMetrics,
-        sending: Sending,
+        sending: TransactionSender,
     ) -> None:
         assert options.transactional_id is not None
         self.version_max = VERSION_MAX
@@ -197,9 +197,9 @@ class Transactor:
         self._options = options
         self._metrics = metrics
         self._sending = sending
-        self._identity: Identity = NOBODY
-        self._coordinators = Coordinators(cluster, Kind.TRANSACTION)
-        self._groups = Coordinators(cluster)
+        self._identity: ProducerIdentity = NOBODY
+        self._coordinators = CoordinatorLookup(cluster, CoordinatorType.TRANSACTION)
+        self._groups = CoordinatorLookup(cluster)
         self._calls = asyncio.Lock()
         self._wanted: dict[TopicPartition, None] = {}
         self._adding: asyncio.Task[None] | None = None
@@ -212,16 +212,16 @@ class Transactor:
         """Have the transactional id, if that is not so already."""
         async with self._calls:
             self.state.check_usable()
-            if self.state.phase is Phase.UNINITIALIZED:
+            if self.state.phase is TransactionPhase.UNINITIALIZED:
                 await self._init(NOBODY, self._deadline())
 
     async def begin(self) -> None:
         """Begin a transaction; what is left of one that has failed is aborted first."""
         async with self._calls:
             self.state.check_begin()
-            if self.state.phase in (Phase.ABORTABLE_ERROR, Phase.ABORTING):
+            if self.state.phase in (TransactionPhase.ABORTABLE_ERROR, TransactionPhase.ABORTING):
                 await self._abort(self._deadline())
-            elif self.state.phase is Phase.UNINITIALIZED:
+            elif self.state.phase is TransactionPhase.UNINITIALIZED:
                 await self._init(NOBODY, self._deadline())
             self.state.begin()
             self._accept()
@@ -257,7 +257,7 @@ class Transactor:
             self._refuse()
             for delivery in self._accumulator.hurry():
                 await delivery.waiter()
-            if self.state.phase is not Phase.COMMITTING:
+            if self.state.phase is not TransactionPhase.COMMITTING:
                 raise self.state.failure()
             await self._end(True, self._deadline())
             self._metrics.transaction_done(True, self._cluster.clock.monotonic() - begun)
@@ -293,7 +293,7 @@ class Transactor:
             self._adding = self._sending.start(self._add_partitions())
         return False
 
-    def batch_failed(self, batch: Batch, error: Exception) -> None:
+    def batch_failed(self, batch: ProducerBatch, error: Exception) -> None:
         """A batch will not be written, or nobody knows whether it was."""
         if batch.encoded is not None:
             self.state.needs_epoch = True
@@ -306,7 +306,7 @@ class Transactor:
 
     # -- the transactional id
 
-    async def _init(self, known_as: Identity, deadline: float) -> None:
+    async def _init(self, known_as: ProducerIdentity, deadline: float) -> None:
         """Get a producer id and an epoch; `known_as` must be what we have, if we have any."""
         request = InitProducerIdRequest(
             transactional_id=self.state.transactional_id,
@@ -341,7 +341,7 @@ class Transactor:
         self.state.end()
 
     def _take_identity(self, producer_id: int, epoch: int) -> None:
-        self._identity = Identity(producer_id, epoch)
+        self._identity = ProducerIdentity(producer_id, epoch)
         self._sending.use_identity(self._identity)
 
     # -- what is in a transaction
@@ -454,7 +454,9 @@ class Transactor:
         if is_fatal(error, fenced=FENCED):
             return self._break_off(error)
         self._doom(error)
-        return self.state.failure() if self.state.phase is Phase.ABORTABLE_ERROR else error
+        return (
+            self.state.failure() if self.state.phase is TransactionPhase.ABORTABLE_ERROR else error
+        )
 
     def _doom(self, error: HeadraceError) -> None:
         if self.state.fail(error):
@@ -462,7 +464,7 @@ class Transactor:
             self._sending.drop_unsent(self.state.failure())
 
     def _break_off(self, error: HeadraceError) -> HeadraceError:
-        if self.state.phase is not Phase.FATAL_ERROR:
+        if self.state.phase is not TransactionPhase.FATAL_ERROR:
             _log.warning("%s: %s", self._options.client_id, self.state.break_off(error))
             self._refuse()
             self._sending.drop_unsent(self.state.failure())
@@ -494,7 +496,7 @@ class Transactor:
         *,
         deadline: float | None = None,
     ) -> Any:
-        """What the transaction's coordinator answers, asked until that stands."""
+        """The answer of the transaction's coordinator, asked until it is final."""
 
         async def ask(node: int, until: float) -> Any:
             return await self._call(node, request, until, error_of, version_max)
@@ -541,4 +543,4 @@ def _explained(error: KafkaError) -> KafkaError:
 
 
 def _error_of(response: Any) -> KafkaError | None:
-    return failure(response.error_code, subject="transaction")
+    return failure(response.error_code, subject=Subject("transaction"))

@@ -50,7 +50,7 @@ NOT_COMMITTED = frozenset(
 )
 
 
-class Phase(Enum):
+class TransactionPhase(Enum):
     """Kafka's states of a transactional producer."""
 
     UNINITIALIZED = "uninitialized"
@@ -72,7 +72,7 @@ class TransactionState:
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
-        self.phase = Phase.UNINITIALIZED
+        self.phase = TransactionPhase.UNINITIALIZED
         # 2: leaders add their partitions to the transaction themselves (KIP-890), 1: we do.
         self.version = 1
         self.is_started = False
@@ -85,22 +85,26 @@ class TransactionState:
     @property
     def is_doomed(self) -> bool:
         """Whether what is sent now could not be committed any more."""
-        return self.phase not in (Phase.IN_TRANSACTION, Phase.COMMITTING)
+        return self.phase not in (TransactionPhase.IN_TRANSACTION, TransactionPhase.COMMITTING)
 
     @property
     def is_open(self) -> bool:
         """Whether there is something to abort."""
-        if self.phase is Phase.COMMITTING:
+        if self.phase is TransactionPhase.COMMITTING:
             return not self.is_commit_asked
-        return self.phase in (Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR, Phase.ABORTING)
+        return self.phase in (
+            TransactionPhase.IN_TRANSACTION,
+            TransactionPhase.ABORTABLE_ERROR,
+            TransactionPhase.ABORTING,
+        )
 
     def failure(self) -> HeadraceError:
-        """What is raised by whoever sends a record now."""
-        if self.phase is Phase.FATAL_ERROR:
+        """The error for a record that is sent now."""
+        if self.phase is TransactionPhase.FATAL_ERROR:
             return self._fatal()
-        if self.phase is Phase.ABORTABLE_ERROR:
+        if self.phase is TransactionPhase.ABORTABLE_ERROR:
             return self.abortable()
-        if self.phase in (Phase.UNINITIALIZED, Phase.READY):
+        if self.phase in (TransactionPhase.UNINITIALIZED, TransactionPhase.READY):
             return IllegalState(
                 "a transactional producer sends records in transactions only; call"
                 " begin_transaction(), or send inside of `with producer.transaction():`"
@@ -108,7 +112,7 @@ class TransactionState:
         return IllegalState(f"no record can be sent while the producer is {self.phase.value}")
 
     def abortable(self) -> TransactionAbortable:
-        """What a transaction ends with that has failed."""
+        """The error that ends a transaction which has failed."""
         cause = self._error
         code = cause.code if isinstance(cause, KafkaError) else ErrorCode.TRANSACTION_ABORTABLE
         error = TransactionAbortable(
@@ -122,11 +126,11 @@ class TransactionState:
     def check_begin(self) -> None:
         """See that a transaction may begin, or may after an abort."""
         self.check_usable()
-        if self.phase is Phase.IN_TRANSACTION:
+        if self.phase is TransactionPhase.IN_TRANSACTION:
             raise IllegalState(
                 "a transaction is open already, and they cannot be nested; commit or abort it"
             )
-        if self.phase is Phase.COMMITTING:
+        if self.phase is TransactionPhase.COMMITTING:
             raise IllegalState(
                 "whether the last transaction was committed is not known;"
                 " call commit_transaction() again"
@@ -134,8 +138,8 @@ class TransactionState:
 
     def begin(self) -> None:
         """A transaction has begun, of which no broker knows."""
-        assert self.phase is Phase.READY
-        self.phase = Phase.IN_TRANSACTION
+        assert self.phase is TransactionPhase.READY
+        self.phase = TransactionPhase.IN_TRANSACTION
         self._error = None
         self.is_started = self.is_commit_asked = False
         self.partitions.clear()
@@ -144,21 +148,21 @@ class TransactionState:
     def check_in_transaction(self, what: str) -> None:
         """See that the open transaction can take more."""
         self.check_usable()
-        if self.phase is Phase.ABORTABLE_ERROR:
+        if self.phase is TransactionPhase.ABORTABLE_ERROR:
             raise self.abortable()
-        if self.phase is not Phase.IN_TRANSACTION:
+        if self.phase is not TransactionPhase.IN_TRANSACTION:
             raise IllegalState(f"{what} needs an open transaction, and the producer is {self}")
 
     def begin_commit(self) -> None:
         """The application has sent everything; it may ask for this again."""
-        if self.phase is not Phase.COMMITTING:
+        if self.phase is not TransactionPhase.COMMITTING:
             self.check_in_transaction("commit_transaction()")
-            self.phase = Phase.COMMITTING
+            self.phase = TransactionPhase.COMMITTING
 
     def begin_abort(self) -> None:
         """The application gives the transaction up; it may ask for this again."""
         self.check_usable()
-        if self.phase is Phase.COMMITTING and self.is_commit_asked:
+        if self.phase is TransactionPhase.COMMITTING and self.is_commit_asked:
             raise IllegalState(
                 "the transaction may have been committed, so it cannot be aborted;"
                 " call commit_transaction() again to learn its outcome"
@@ -167,16 +171,16 @@ class TransactionState:
             raise IllegalState(
                 f"abort_transaction() needs an open transaction, and the producer is {self}"
             )
-        self.phase = Phase.ABORTING
+        self.phase = TransactionPhase.ABORTING
 
     def end(self) -> None:
         """The transaction is committed or aborted, or the transactional id is ours now."""
-        self.phase = Phase.READY
+        self.phase = TransactionPhase.READY
         self.is_started = self.needs_epoch = False
 
     def check_usable(self) -> None:
         """See that nothing fatal has happened."""
-        if self.phase is Phase.FATAL_ERROR:
+        if self.phase is TransactionPhase.FATAL_ERROR:
             raise self._fatal()
 
     # -- what happens to it
@@ -189,13 +193,13 @@ class TransactionState:
         """The transaction cannot be committed; whether that is news."""
         if self.is_doomed:
             return False
-        self.phase = Phase.ABORTABLE_ERROR
+        self.phase = TransactionPhase.ABORTABLE_ERROR
         self._error = error
         return True
 
     def break_off(self, error: HeadraceError) -> TransactionFatal:
         """The producer cannot go on; this is what every call raises from now on."""
-        self.phase = Phase.FATAL_ERROR
+        self.phase = TransactionPhase.FATAL_ERROR
         self._error = error
         return self._fatal()
 

@@ -1,4 +1,4 @@
-"""Consumer groups and their offsets: a state machine over the records of `__consumer_offsets`.
+"""The group coordinator: groups and their offsets, over the records of `__consumer_offsets`.
 
-Rule: pure, as all coordinators are. What has to survive a crash changes only in `replay`.
+Rule: pure, as all coordinators are. State that must survive a crash changes only in `replay`.
 """

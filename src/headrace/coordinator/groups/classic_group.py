@@ -1,7 +1,7 @@
 """A group of the classic protocol: its members, its generation and its state.
 
-This module keeps one group consistent. When a generation ends and the next one begins, and what
-a request may ask for, is decided in `classic_protocol`.
+A group keeps itself consistent. Requests, rebalances and timeouts are decided in
+`classic_protocol`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,22 +9,24 @@ from enum import Enum
 from typing import NamedTuple
 
 from headrace.coordinator.deadlines import Timer
-from headrace.coordinator.shard import Client, Token
+from headrace.coordinator.shard import RequestClient, Token
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.protocol.message_codec import decode
 from headrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from headrace.protocol.messages.join_group import JoinGroupResponseMember
 from headrace.protocol.messages.list_groups import ListedGroup
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offsets_records import GroupMetadataValue, MemberMetadata
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.protocol.schema import REQUEST_ELEMENTS_MAX, schema_of
 
 GROUP_TYPE = "classic"
 CONSUMER_PROTOCOL = "consumer"
 
 
-class State(Enum):
-    """Where a group is between two generations; the values are Kafka's names on the wire."""
+class GroupState(Enum):
+    """The state of a group; the values are Kafka's names on the wire."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -33,24 +35,28 @@ class State(Enum):
     DEAD = "Dead"
 
 
-TRANSITIONS: Mapping[State, frozenset[State]] = {
-    State.EMPTY: frozenset({State.PREPARING_REBALANCE, State.DEAD}),
-    State.PREPARING_REBALANCE: frozenset({State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD}),
-    State.COMPLETING_REBALANCE: frozenset({State.STABLE, State.PREPARING_REBALANCE, State.DEAD}),
-    State.STABLE: frozenset({State.PREPARING_REBALANCE, State.DEAD}),
-    State.DEAD: frozenset(),
+TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.PREPARING_REBALANCE: frozenset(
+        {GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}
+    ),
+    GroupState.COMPLETING_REBALANCE: frozenset(
+        {GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}
+    ),
+    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.DEAD: frozenset(),
 }
 
 
-class Waiting(NamedTuple):
-    """A request that is answered later, and the version its answer has to have."""
+class DelayedReply(NamedTuple):
+    """A request that is answered later, and the version of its response."""
 
     token: Token
     version: int
 
 
-class Member:
-    """One member of a group, known by an id that the coordinator gave it."""
+class ClassicMember:
+    """A member of a group, identified by an id that the coordinator generated."""
 
     __slots__ = (
         "assignment",
@@ -71,7 +77,7 @@ class Member:
         self,
         member_id: str,
         instance_id: str | None,
-        client: Client,
+        client: RequestClient,
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
         protocols: dict[str, bytes],
@@ -81,51 +87,52 @@ class Member:
         self.client = client
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
-        # Names in the order the member prefers them, each with what it tells the leader.
+        # Protocol names in the order of preference, each with the member's metadata for the leader.
         self.protocols = protocols
         self.assignment = b""
-        # In no generation yet, so it has never been told its id in an answer to its join.
+        # In no generation yet, so it has not received its id in a response to its join.
         self.is_new = True
-        # Has joined the generation that is being prepared. It stays so if its connection goes.
+        # Has joined the generation that is being prepared, even if its connection is closed since.
         self.is_joined = False
-        self.waiting_join: Waiting | None = None
-        self.waiting_sync: Waiting | None = None
+        self.waiting_join: DelayedReply | None = None
+        self.waiting_sync: DelayedReply | None = None
         self.session = Timer()
 
-    def prefers(self, protocols: Mapping[str, bytes]) -> bool:
+    def has_protocols(self, protocols: Mapping[str, bytes]) -> bool:
         """Whether these are the member's protocols, in the same order."""
         return list(self.protocols.items()) == list(protocols.items())
 
 
 class ClassicGroup:
-    """The members and the generation of one group.
+    """The members and the generation of a group.
 
-    Invariants: `generation` never decreases. The leader is a member, and there is one if there are
-    members. `static` maps an instance id to the one member that holds it. In CompletingRebalance
-    and Stable every member supports `protocol_name`. A group in Empty or Dead has no members.
+    Invariants: `generation` never decreases. The leader is a member, and a group with members has a
+    leader. `static` maps an instance id to the id of the static member that holds it. In
+    CompletingRebalance and Stable every member supports `protocol_name`. A group in Empty or Dead
+    has no members.
     """
 
     def __init__(self, group_id: str, now_ms: int | None) -> None:
         self.group_id = group_id
-        self.state = State.EMPTY
-        # When the state was entered, on the steady clock; None if an old record did not say. While
-        # a shard is loading it is the time of day of the record.
+        self.state = GroupState.EMPTY
+        # The time of the last transition, on the monotonic clock; None if an old record has none.
+        # While a shard is loading it is the time of day of the record.
         self.state_timestamp_ms = now_ms
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.static: dict[str, str] = {}
-        # Ids given out with MEMBER_ID_REQUIRED that have not joined, until their timer fires.
+        # Ids sent with MEMBER_ID_REQUIRED that have not joined, until their timer fires.
         self.pending: dict[str, Timer] = {}
         self.pending_sync: set[str] = set()
         self.joined_count = 0
-        # The first rebalance after Empty waits for a while, so that members start together.
+        # The first rebalance after Empty is delayed, so that members that start together join it.
         self.is_initial = False
         self.has_new_member = False
         self.initial_deadline_ms = 0
-        # A generation whose assignment has been sent to the log and is not committed yet.
+        # The generation whose assignment is being appended and is not committed yet.
         self.storing_generation: int | None = None
         self.is_recorded = False
         self.join_timer = Timer()
@@ -134,12 +141,12 @@ class ClassicGroup:
         self.subscribed_topics: frozenset[str] | None = None
         self._supported: dict[str, int] = {}
 
-    def transition(self, state: State, now_ms: int) -> None:
+    def transition(self, state: GroupState, now_ms: int) -> None:
         assert state in TRANSITIONS[self.state], (self.group_id, self.state, state)
         self.state = state
         self.state_timestamp_ms = now_ms
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
         assert member.member_id not in self.members
         if not self.members:
             self.protocol_type = protocol_type
@@ -153,7 +160,7 @@ class ClassicGroup:
         self.joined_count += member.is_joined
         self._count(member.protocols, 1)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ClassicMember) -> None:
         assert member.waiting_join is None and member.waiting_sync is None
         del self.members[member.member_id]
         if member.instance_id is not None:
@@ -164,8 +171,8 @@ class ClassicGroup:
         self.pending_sync.discard(member.member_id)
         self._count(member.protocols, -1)
 
-    def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member a new id; requests with the old one are fenced from now on."""
+    def rename(self, member: ClassicMember, member_id: str) -> None:
+        """Give a static member a new id; requests with its old id are fenced from now on."""
         assert member.instance_id is not None
         old_id = member.member_id
         del self.members[old_id]
@@ -178,12 +185,12 @@ class ClassicGroup:
             self.pending_sync.remove(old_id)
             self.pending_sync.add(member_id)
 
-    def set_protocols(self, member: Member, protocols: dict[str, bytes]) -> None:
+    def set_protocols(self, member: ClassicMember, protocols: dict[str, bytes]) -> None:
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
 
-    def set_joined(self, member: Member, joined: bool) -> None:
+    def set_joined(self, member: ClassicMember, joined: bool) -> None:
         self.joined_count += joined - member.is_joined
         member.is_joined = joined
 
@@ -193,8 +200,10 @@ class ClassicGroup:
 
     @property
     def staying_count(self) -> int:
-        """How many members would be in a generation that began now."""
-        return sum(one.is_joined or one.instance_id is not None for one in self.members.values())
+        """The number of members that would be in a generation that began now."""
+        return sum(
+            member.is_joined or member.instance_id is not None for member in self.members.values()
+        )
 
     @property
     def is_consumer(self) -> bool:
@@ -202,11 +211,11 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asked for."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether a request comes from a member, and from the one that holds its instance id."""
+        """NONE if the sender is a member and, with an instance id, the holder of that id."""
         if instance_id is not None:
             holder = self.static.get(instance_id)
             if holder is None:
@@ -215,9 +224,55 @@ class ClassicGroup:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
+    def check_commit(self, request: OffsetCommitRequest) -> ErrorCode:
+        """NONE if a commit is permitted: to members of this generation, or to an Empty group."""
+        generation = request.generation_id_or_member_epoch
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            # The sender is a consumer without group membership, or an administrator's tool.
+            return ErrorCode.NONE
+        code = self.check_member(request.member_id, request.group_instance_id)
+        if code is not ErrorCode.NONE:
+            return code
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            # The member knows the new generation but not yet its assignment.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def check_txn_commit(self, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """NONE if a transaction may commit offsets of the group.
+
+        A producer that names no member always may: versions before 3 cannot name a member, and
+        there the transaction alone fences zombies. A rebalance does not matter, since the
+        partitions of a member are its own until the next generation begins.
+        """
+        generation, member_id = request.generation_id, request.member_id
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if generation < 0 and not member_id and request.group_instance_id is None:
+            return ErrorCode.NONE
+        code = self.check_member(member_id, request.group_instance_id)
+        if code is not ErrorCode.NONE:
+            return code
+        return ErrorCode.NONE if generation == self.generation else ErrorCode.ILLEGAL_GENERATION
+
+    def check_offset_delete(self) -> ErrorCode:
+        """NONE if offsets may be deleted; `Offsets.delete` refuses those of subscribed topics."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self.state is not GroupState.EMPTY and not self.is_consumer:
+            # The metadata of other protocols does not show which topics the members read.
+            return ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE
+
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member that knows these protocols could be in the group."""
-        if self.state is State.EMPTY:
+        """Whether all members share a protocol with a member that knows these."""
+        if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         size = len(self.members)
         return self.protocol_type == protocol_type and any(
@@ -225,7 +280,7 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """The protocol most members prefer, of those that all of them support."""
+        """The protocol that most members prefer, among those that all members support."""
         size = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -234,32 +289,47 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, or take the first member that has; False if none."""
+        """Keep the leader if it has joined, else choose the first joined member; False if none."""
         if self.leader is None:
             return False
         if not self.members[self.leader].is_joined:
-            joined = (one.member_id for one in self.members.values() if one.is_joined)
+            joined = (member.member_id for member in self.members.values() if member.is_joined)
             self.leader = next(joined, self.leader)
         return self.members[self.leader].is_joined
 
     def start_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the members there are: CompletingRebalance, or Empty."""
+        """Begin the next generation with the present members: CompletingRebalance, or Empty."""
         self.generation += 1
         self.is_initial = False
         self.pending_sync.clear()
         if self.members:
             self.protocol_name = self.select_protocol()
-            self.transition(State.COMPLETING_REBALANCE, now_ms)
+            self.transition(GroupState.COMPLETING_REBALANCE, now_ms)
         else:
             self.protocol_name = None
-            self.transition(State.EMPTY, now_ms)
+            self.transition(GroupState.EMPTY, now_ms)
         self.subscribed_topics = self._find_subscribed_topics()
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the members read a topic; if that cannot be known, a consumer group may."""
+        """Whether members subscribe to a topic; assumed of consumers with unreadable metadata."""
         if self.subscribed_topics is None:
             return self.is_consumer
         return topic in self.subscribed_topics
+
+    @property
+    def may_expire_offsets(self) -> bool:
+        """Whether offsets may expire: not in a rebalance, nor if subscriptions are unknown."""
+        if self.protocol_type is None or self.state is GroupState.EMPTY:
+            return True
+        is_known = self.is_consumer and self.subscribed_topics is not None
+        return is_known and self.state is GroupState.STABLE
+
+    @property
+    def empty_since_ms(self) -> int | None:
+        """The time at which the last member left; None if the group has members or never had."""
+        if self.protocol_type is None or self.state is not GroupState.EMPTY:
+            return None
+        return self.state_timestamp_ms
 
     def members_for_leader(self) -> list[JoinGroupResponseMember]:
         assert self.protocol_name is not None
@@ -273,7 +343,7 @@ class ClassicGroup:
         ]
 
     def to_value(self, assignments: Mapping[str, bytes], wall_ms: int) -> GroupMetadataValue:
-        """The group as it is written to the log, with the assignments its members will have."""
+        """The record value of the group, with the assignments of its members."""
         name = self.protocol_name
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
@@ -296,9 +366,9 @@ class ClassicGroup:
             ],
         )
 
-    def restore(self, value: GroupMetadataValue, members: Iterable[Member]) -> None:
-        """Become the group that a record describes."""
-        self.state = State.STABLE if value.members else State.EMPTY
+    def restore(self, value: GroupMetadataValue, members: Iterable[ClassicMember]) -> None:
+        """Restore the group from the value of its record."""
+        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
         timestamp = value.current_state_timestamp
         self.state_timestamp_ms = timestamp if timestamp >= 0 else None
         self.generation = value.generation
@@ -312,8 +382,8 @@ class ClassicGroup:
         self.subscribed_topics = self._find_subscribed_topics()
 
     def describe(self) -> DescribedGroup:
-        """The group for DescribeGroups. What members subscribed to is settled only in Stable."""
-        name = self.protocol_name if self.state is State.STABLE else None
+        """The group as DescribeGroups shows it. Subscriptions are shown only in Stable."""
+        name = self.protocol_name if self.state is GroupState.STABLE else None
         return DescribedGroup(
             group_id=self.group_id,
             group_state=self.state.value,
@@ -332,7 +402,7 @@ class ClassicGroup:
             ],
         )
 
-    def listed(self) -> ListedGroup:
+    def list_entry(self) -> ListedGroup:
         return ListedGroup(
             group_id=self.group_id,
             protocol_type=self.protocol_type or "",

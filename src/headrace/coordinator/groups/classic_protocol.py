@@ -1,19 +1,36 @@
-"""The classic group protocol: requests of members, generations, rebalances and their timeouts."""
+"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, rebalances, timeouts.
 
-from collections.abc import Callable
+    Empty               -- first member -->                             PreparingRebalance
+    PreparingRebalance  -- all have joined, or time is up -->           CompletingRebalance
+    CompletingRebalance -- the leader's assignment is committed -->     Stable
+    Stable, CompletingRebalance -- a member comes, goes or changes -->  PreparingRebalance
+    PreparingRebalance  -- no member is left -->                        Empty
+
+Rule: a waiting request is held by exactly one member, and leaves it with exactly one response. The
+groups belong to the shard: each call names its group, and gets its time, its timers and the place
+for its effects in a `GroupCall`.
+"""
+
 from functools import partial
-from random import Random
+from typing import NamedTuple, TypeAlias
 
-from headrace.coordinator.deadlines import Deadlines, Timer
+from headrace.coordinator.deadlines import Timer
 from headrace.coordinator.groups.classic_group import (
     ClassicGroup,
-    Member,
-    State,
-    Waiting,
+    ClassicMember,
+    DelayedReply,
+    GroupState,
     subscription_topics,
 )
-from headrace.coordinator.records import group_record
-from headrace.coordinator.shard import Client, GroupSettings, Outbox, Times, Token, fits_string
+from headrace.coordinator.records import RecordError, group_record
+from headrace.coordinator.shard import (
+    GroupCall,
+    GroupSettings,
+    RequestClient,
+    ShardEffects,
+    Token,
+    fits_string,
+)
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -26,135 +43,152 @@ from headrace.protocol.messages.leave_group import (
 from headrace.protocol.messages.offsets_records import GroupMetadataValue
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-_NULL_PROTOCOL_NAME = 7
-_MANY_MEMBERS = 3
-
-
-def join_error(code: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:
-    """A join that is refused. Versions before 7 cannot say that there is no protocol."""
-    name = None if version >= _NULL_PROTOCOL_NAME else ""
-    return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=name)
-
-
-def join_response(group: ClassicGroup, member: Member, version: int) -> JoinGroupResponse:
-    """The current generation; only its leader learns of the other members."""
-    is_leader = group.leader == member.member_id
-    assert group.leader is not None
-    return JoinGroupResponse(
-        generation_id=group.generation,
-        protocol_type=group.protocol_type,
-        protocol_name=protocol_name(group, version),
-        leader=group.leader,
-        member_id=member.member_id,
-        members=group.members_for_leader() if is_leader else [],
-    )
-
-
-def protocol_name(group: ClassicGroup, version: int) -> str | None:
-    """The group's protocol as a version of JoinGroup writes it: none is null since version 7."""
-    return group.protocol_name or (None if version >= _NULL_PROTOCOL_NAME else "")
-
-
-def assignment_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
-    """What a member of the current generation works on."""
-    return SyncGroupResponse(
-        protocol_type=group.protocol_type,
-        protocol_name=group.protocol_name,
-        assignment=member.assignment,
-    )
-
-
-def leave_response(
-    request: LeaveGroupRequest, codes: list[ErrorCode], version: int
-) -> LeaveGroupResponse:
-    """How each member of a request has left; before version 3 there was one, without its id."""
-    if version < _MANY_MEMBERS:
-        return LeaveGroupResponse(error_code=codes[0])
-    return LeaveGroupResponse(
-        members=[
-            MemberResponse(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                error_code=code,
-            )
-            for member, code in zip(request.members, codes, strict=True)
-        ]
-    )
-
-
-# How a classic group gets from one generation to the next, and the timeouts on the way.
-#
-#     Empty               -- first member -->                             PreparingRebalance
-#     PreparingRebalance  -- all have joined, or time is up -->           CompletingRebalance
-#     CompletingRebalance -- the leader's assignment is committed -->     Stable
-#     Stable, CompletingRebalance -- a member comes, goes or changes -->  PreparingRebalance
-#     PreparingRebalance  -- nobody is left -->                           Empty
-#
-# Rule: a request that waits is held by exactly one member, and leaves it with exactly one answer.
-# What a call writes and answers goes to the outbox of that call, `out`.
-
+MemberRequest: TypeAlias = (
+    JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
+)
 
 # A new member does not know its id and cannot heartbeat, so its wait is bounded by this instead.
 NEW_MEMBER_TIMEOUT_MS = 300_000
+# Ids sent with MEMBER_ID_REQUIRED cost a client nothing, so they are bounded in groups of any size.
+PENDING_MEMBERS_MAX = 10_000
+# Generated ids start with a name of the client's choice, and must fit in a string of 32 kB.
+_ID_PREFIX_CHARS = 1_000
+
+# The first versions of JoinGroup with a rebalance timeout, with MEMBER_ID_REQUIRED (KIP-394), with
+# a null protocol name, and with a field that tells the leader to keep the assignment (KIP-814).
+_REBALANCE_TIMEOUT = 1
+_MEMBER_ID_REQUIRED = 4
+_NULL_PROTOCOL_NAME = 7
+_SKIP_ASSIGNMENT = 9
+# The first version of LeaveGroup with several members.
+_MANY_MEMBERS = 3
 
 
-class Rebalance:
-    """The rebalances of all classic groups of a shard."""
+class _Join(NamedTuple):
+    """A JoinGroup request that has passed the checks, with its sender."""
 
-    def __init__(self, settings: GroupSettings, times: Times, deadlines: Deadlines) -> None:
+    request: JoinGroupRequest
+    protocols: dict[str, bytes]
+    waiting: DelayedReply
+    client: RequestClient
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        if self.waiting.version < _REBALANCE_TIMEOUT:
+            return self.request.session_timeout_ms
+        return max(self.request.rebalance_timeout_ms, 0)
+
+
+class ClassicProtocol:
+    """The classic protocol for the groups of a shard. Not thread-safe.
+
+    `handle` and the timers of groups and members decide; `replay` tells the protocol that the
+    record of a group is committed. A protocol of another type (KIP-848) stands beside it with the
+    same calls; offsets are not its concern.
+
+    Invariant: its only state is the index of waiting requests, all of whose members belong to
+    groups of the shard.
+    """
+
+    def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self._times = times
-        self._deadlines = deadlines
-        # Every request that waits and whose connection is still there, by its token.
-        self._parked: dict[Token, Member] = {}
+        # The members with a waiting request whose connection is open, by the request's token.
+        self._waiting: dict[Token, ClassicMember] = {}
 
     def new_group(self, group_id: str, now_ms: int | None) -> ClassicGroup:
-        """A group without members, not known to anybody yet."""
+        """Make a group without members; its timers call this protocol."""
         group = ClassicGroup(group_id, now_ms)
         group.join_timer.fire = partial(self._on_join_timeout, group)
         group.sync_timer.fire = partial(self._on_sync_timeout, group)
         return group
 
-    def bind_session(self, group: ClassicGroup, member: Member) -> None:
-        """Have a member removed when its session ends."""
-        member.session.fire = partial(self._on_session_timeout, group, member)
+    def restore_group(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        """Make the group of a record while loading; RecordError if the record is inconsistent."""
+        ids = [member.member_id for member in value.members]
+        instances = [
+            member.group_instance_id for member in value.members if member.group_instance_id
+        ]
+        if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
+            raise RecordError(f"group {group_id!r} has a member twice")
+        group = self.new_group(group_id, None)
+        members = []
+        for stored in value.members:
+            rebalance_ms = stored.rebalance_timeout
+            member = ClassicMember(
+                stored.member_id,
+                stored.group_instance_id,
+                RequestClient(stored.client_id, stored.client_host),
+                stored.session_timeout,
+                rebalance_ms if rebalance_ms >= 0 else stored.session_timeout,
+                {value.protocol or "": stored.subscription},
+            )
+            member.assignment = stored.assignment
+            member.is_new = False
+            self._bind_session(group, member)
+            members.append(member)
+        group.restore(value, members)
+        return group
 
-    def add_pending(self, group: ClassicGroup, member_id: str, deadline_ms: int) -> None:
-        """Expect an id that was just given out to join before the deadline."""
-        timer = Timer(partial(self._on_pending_timeout, group, member_id))
-        group.pending[member_id] = timer
-        self._deadlines.start(timer, deadline_ms)
+    def start_sessions(self, call: GroupCall, group: ClassicGroup) -> None:
+        """Give the members of a restored group one session timeout to send a request."""
+        for member in group.members.values():
+            self._renew_session(call, member)
 
-    def drop_pending(self, group: ClassicGroup, member_id: str) -> None:
-        self._deadlines.stop(group.pending.pop(member_id))
+    def end_group(self, call: GroupCall, group: ClassicGroup) -> None:
+        """Make a group without members Dead: requests fail until its tombstone is replayed."""
+        assert not group.members
+        for member_id in list(group.pending):
+            self._drop_pending(call, group, member_id)
+        call.deadlines.stop(group.join_timer)
+        group.transition(GroupState.DEAD, call.now_ms)
 
-    def renew_session(self, member: Member, now_ms: int) -> None:
-        """A sign of life. A member that is new is bounded by how long its join may wait instead."""
-        if not member.is_new:
-            self._deadlines.start(member.session, now_ms + member.session_timeout_ms)
+    def handle(
+        self,
+        call: GroupCall,
+        group: ClassicGroup | None,
+        request: MemberRequest,
+        version: int,
+        token: Token,
+        client: RequestClient,
+    ) -> ShardEffects:
+        """Handle a request of a member; its reply may come with the effects of a later call.
 
-    def expect_new_member(self, member: Member, now_ms: int) -> None:
-        self._deadlines.start(member.session, now_ms + NEW_MEMBER_TIMEOUT_MS)
+        `group` is the request's, None if it does not exist. For a JoinGroup without a member id it
+        may be a new group, which the shard keeps if it has a member or a pending member then.
+        """
+        match request:
+            case JoinGroupRequest():
+                self._join(call, group, request, DelayedReply(token, version), client)
+            case SyncGroupRequest():
+                self._sync(call, group, request, DelayedReply(token, version))
+            case HeartbeatRequest():
+                self._heartbeat(call, group, request, token)
+            case LeaveGroupRequest():
+                self._leave(call, group, request, DelayedReply(token, version))
+        return call.effects()
 
-    def park_join(self, out: Outbox, group: ClassicGroup, member: Member, waiting: Waiting) -> None:
-        """Let a member wait for the next generation, which it has now joined."""
-        # Unlike Kafka: a member that asks twice gets two answers; there the first is forgotten.
-        self.answer_join(out, member, ErrorCode.REBALANCE_IN_PROGRESS)
-        group.set_joined(member, True)
-        member.waiting_join = waiting
-        self._parked[waiting.token] = member
+    def replay(self, call: GroupCall, group: ClassicGroup, value: GroupMetadataValue) -> None:
+        """Send members the assignment they wait for, if this committed record has it."""
+        if group.storing_generation != value.generation:
+            return  # A rebalance has begun since, or the record has no new assignment.
+        assert group.state is GroupState.COMPLETING_REBALANCE
+        assert group.generation == value.generation
+        group.storing_generation = None
+        assigned = {member.member_id: member.assignment for member in value.members}
+        for member in group.members.values():
+            member.assignment = assigned.get(member.member_id, b"")
+            self._end_sync_wait(call, group, member, _assignment_response(group, member))
+        group.transition(GroupState.STABLE, call.now_ms)
 
-    def park_sync(self, out: Outbox, member: Member, waiting: Waiting) -> None:
-        """Let a member wait for its assignment."""
-        self._answer_sync(
-            out, member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-        )
-        member.waiting_sync = waiting
-        self._parked[waiting.token] = member
+    def renew_session_of(self, call: GroupCall, group: ClassicGroup, member_id: str) -> None:
+        """Renew the session of the sender of an offset commit, if it is a member."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._renew_session(call, member)
 
-    def forget(self, token: Token) -> None:
-        """Drop a request nobody can be answered for. Its member has still joined, or synced."""
-        member = self._parked.pop(token, None)
+    def cancel(self, token: Token) -> None:
+        """Drop a waiting request whose connection is closed. Its member has joined all the same."""
+        member = self._waiting.pop(token, None)
         if member is None:
             return
         if member.waiting_join is not None and member.waiting_join.token == token:
@@ -162,338 +196,87 @@ class Rebalance:
         else:
             member.waiting_sync = None
 
-    def answer_all(self, out: Outbox, code: ErrorCode) -> None:
-        """Tell everybody who waits that this coordinator is going away."""
-        for member in list(self._parked.values()):
-            self.answer_join(out, member, code)
-            self._answer_sync(out, member, SyncGroupResponse(error_code=code))
+    def close(self, call: GroupCall, code: ErrorCode) -> ShardEffects:
+        """Answer every waiting request with an error: this coordinator resigns."""
+        for member in list(self._waiting.values()):
+            self._refuse_waiting_join(call, member, code)
+            self._reply_sync(call, member, SyncGroupResponse(error_code=code))
+        return call.effects()
 
-    def answer_join(
-        self, out: Outbox, member: Member, code: ErrorCode, member_id: str | None = None
-    ) -> None:
-        """Refuse a waiting join, if there is one."""
-        if member.waiting_join is not None:
-            said = member.member_id if member_id is None else member_id
-            version = member.waiting_join.version
-            self._answer_join(out, member, join_error(code, said, version))
-
-    def fence(self, out: Outbox, member: Member) -> None:
-        """Tell the old holder of an instance id that another has taken its place."""
-        self.answer_join(out, member, ErrorCode.FENCED_INSTANCE_ID)
-        self._answer_sync(out, member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
-
-    def remove_member(self, out: Outbox, group: ClassicGroup, member: Member) -> None:
-        """Take a member out, telling it that it is unknown now if it waits for something."""
-        self.answer_join(out, member, ErrorCode.UNKNOWN_MEMBER_ID, member_id="")
-        self._answer_sync(out, member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
-        self._deadlines.stop(member.session)
-        group.remove(member)
-
-    def kill(self, group: ClassicGroup, now_ms: int) -> None:
-        """End a group without members: it answers nobody until its tombstone is replayed."""
-        assert not group.members
-        for member_id in list(group.pending):
-            self.drop_pending(group, member_id)
-        self._deadlines.stop(group.join_timer)
-        group.transition(State.DEAD, now_ms)
-
-    def prepare_or_complete(self, out: Outbox, group: ClassicGroup, now_ms: int) -> None:
-        """Begin a rebalance, or see whether the one under way has everybody it waits for."""
-        if group.state is State.PREPARING_REBALANCE:
-            self.maybe_complete_join(out, group, now_ms)
-        else:
-            self.prepare(out, group, now_ms)
-
-    def prepare(self, out: Outbox, group: ClassicGroup, now_ms: int) -> None:
-        """Begin a rebalance: all members have to join again."""
-        if group.state is State.COMPLETING_REBALANCE:
-            for member in group.members.values():
-                member.assignment = b""
-                self._settle_sync(
-                    out,
-                    group,
-                    member,
-                    SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
-                    now_ms,
-                )
-        group.storing_generation = None
-        group.pending_sync.clear()
-        self._deadlines.stop(group.sync_timer)
-        group.is_initial = group.state is State.EMPTY
-        group.transition(State.PREPARING_REBALANCE, now_ms)
-        if group.is_initial:
-            group.has_new_member = False
-            delay_ms = self._settings.initial_rebalance_delay_ms
-            group.initial_deadline_ms = now_ms + max(group.rebalance_timeout_ms, delay_ms)
-            self._deadlines.start(group.join_timer, now_ms + delay_ms)
-        elif group.has_all_joined:
-            self._complete_join(out, group, now_ms)
-        else:
-            self._deadlines.start(group.join_timer, now_ms + group.rebalance_timeout_ms)
-
-    def maybe_complete_join(self, out: Outbox, group: ClassicGroup, now_ms: int) -> None:
-        """End the join phase if everybody is there. The initial one always lasts its time."""
-        if (
-            group.state is State.PREPARING_REBALANCE
-            and not group.is_initial
-            and group.has_all_joined
-        ):
-            self._complete_join(out, group, now_ms)
-
-    def store_assignment(
-        self, out: Outbox, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int
-    ) -> None:
-        """Write the leader's assignment. The members learn it once it is committed."""
-        if self._write(out, group, assignments, now_ms):
-            group.storing_generation = group.generation
-            return
-        # As Kafka has it: the members may come again with less.
-        for member in group.members.values():
-            response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._settle_sync(out, group, member, response, now_ms)
-        self.prepare(out, group, now_ms)
-
-    def store_members(self, out: Outbox, group: ClassicGroup, now_ms: int) -> bool:
-        """Write a Stable group again, after a static member got a new id; False if too large."""
-        kept = {member.member_id: member.assignment for member in group.members.values()}
-        return self._write(out, group, kept, now_ms)
-
-    def committed(
-        self, out: Outbox, group: ClassicGroup, value: GroupMetadataValue, now_ms: int
-    ) -> None:
-        """Hand out the assignment that members wait for, if this record holds it."""
-        if group.storing_generation != value.generation:
-            return  # The group has moved on, or the record told of something already done.
-        assert group.state is State.COMPLETING_REBALANCE
-        assert group.generation == value.generation
-        group.storing_generation = None
-        assigned = {member.member_id: member.assignment for member in value.members}
-        for member in group.members.values():
-            member.assignment = assigned.get(member.member_id, b"")
-            self._settle_sync(out, group, member, assignment_response(group, member), now_ms)
-        group.transition(State.STABLE, now_ms)
-
-    def synced(self, group: ClassicGroup, member: Member) -> None:
-        """A member has asked for its assignment; once all have, there is nothing to wait for."""
-        group.pending_sync.discard(member.member_id)
-        if not group.pending_sync:
-            self._deadlines.stop(group.sync_timer)
-
-    def _settle_sync(
+    def _join(
         self,
-        out: Outbox,
-        group: ClassicGroup,
-        member: Member,
-        response: SyncGroupResponse,
-        now_ms: int,
-    ) -> None:
-        if member.member_id not in group.pending_sync:
-            # While it waited its session could not end, even if its connection did.
-            self.renew_session(member, now_ms)
-        self._answer_sync(out, member, response)
-
-    def _complete_join(self, out: Outbox, group: ClassicGroup, now_ms: int) -> None:
-        self._deadlines.stop(group.join_timer)
-        for member in list(group.members.values()):
-            # A static member keeps its place until its session ends (KIP-345).
-            if not member.is_joined and member.instance_id is None:
-                self.remove_member(out, group, member)
-        if group.members and not group.elect_joined_leader():
-            # Only static members are left and none came back: their sessions decide.
-            self._deadlines.start(group.join_timer, now_ms + max(group.rebalance_timeout_ms, 1))
-            return
-        group.start_generation(now_ms)
-        if group.state is State.EMPTY:
-            self._write(out, group, {}, now_ms)
-            return
-        for member in group.members.values():
-            group.set_joined(member, False)
-            member.is_new = False
-            self.renew_session(member, now_ms)
-            if member.waiting_join is not None:
-                version = member.waiting_join.version
-                self._answer_join(out, member, join_response(group, member, version))
-        group.pending_sync = set(group.members)
-        self._deadlines.start(group.sync_timer, now_ms + group.rebalance_timeout_ms)
-
-    def _on_join_timeout(self, group: ClassicGroup, out: Outbox, now_ms: int) -> None:
-        if group.is_initial and group.has_new_member and now_ms < group.initial_deadline_ms:
-            group.has_new_member = False
-            later_ms = now_ms + self._settings.initial_rebalance_delay_ms
-            self._deadlines.start(group.join_timer, min(later_ms, group.initial_deadline_ms))
-        else:
-            self._complete_join(out, group, now_ms)
-
-    def _on_sync_timeout(self, group: ClassicGroup, out: Outbox, now_ms: int) -> None:
-        assert group.state in {State.COMPLETING_REBALANCE, State.STABLE}
-        for member_id in sorted(group.pending_sync):
-            self.remove_member(out, group, group.members[member_id])
-        self.prepare(out, group, now_ms)
-
-    def _on_session_timeout(
-        self, group: ClassicGroup, member: Member, out: Outbox, now_ms: int
-    ) -> None:
-        has_synced = (
-            group.state is State.COMPLETING_REBALANCE and member.member_id not in group.pending_sync
-        )
-        if not member.is_new and (member.is_joined or has_synced):
-            return  # It waits for us, not we for it. The session starts again with the answer.
-        self.remove_member(out, group, member)
-        if group.state is State.PREPARING_REBALANCE:
-            if group.has_all_joined:
-                self._complete_join(out, group, now_ms)
-        else:
-            self.prepare(out, group, now_ms)
-
-    def _on_pending_timeout(
-        self, group: ClassicGroup, member_id: str, out: Outbox, now_ms: int
-    ) -> None:
-        del group.pending[member_id]
-        self.maybe_complete_join(out, group, now_ms)
-
-    def _answer_join(self, out: Outbox, member: Member, response: JoinGroupResponse) -> None:
-        if member.waiting_join is not None:
-            token = member.waiting_join.token
-            member.waiting_join = None
-            del self._parked[token]
-            out.reply(token, response)
-
-    def _answer_sync(self, out: Outbox, member: Member, response: SyncGroupResponse) -> None:
-        if member.waiting_sync is not None:
-            token = member.waiting_sync.token
-            member.waiting_sync = None
-            del self._parked[token]
-            out.reply(token, response)
-
-    def _write(
-        self, out: Outbox, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int
-    ) -> bool:
-        """Write the group, unless it is too large to be written."""
-        record = group_record(group.group_id, group.to_value(assignments, self._times.wall_ms))
-        assert record.value is not None
-        if len(record.value) > self._settings.record_bytes_max:
-            return False
-        group.is_recorded = True
-        out.records.append(record)
-        return True
-
-
-# Versions of JoinGroup: who joins for the first time is given an id and has to come again
-# (KIP-394), and a leader can be told to leave the assignment as it is (KIP-814).
-_MEMBER_ID_REQUIRED = 4
-_SKIP_ASSIGNMENT = 9
-# Version 0 of JoinGroup has no rebalance timeout.
-_REBALANCE_TIMEOUT = 1
-
-# Ids that were given out cost nothing to ask for, so they are bounded whatever the group size is.
-PENDING_MEMBERS_MAX = 10_000
-# Generated ids start with a name of the client's choice, and have to fit in a string of 32 kB.
-_ID_PREFIX_CHARS = 1_000
-
-
-class Membership:
-    """Requests of members, against the classic groups of a shard."""
-
-    def __init__(
-        self,
-        settings: GroupSettings,
-        random: Random,
-        groups: dict[str, ClassicGroup],
-        rebalance: Rebalance,
-        register: Callable[[ClassicGroup, int], None],
-    ) -> None:
-        self._settings = settings
-        self._random = random
-        self._groups = groups
-        self._rebalance = rebalance
-        # Makes a group known that was created for its first member.
-        self._register = register
-
-    def join(
-        self,
-        out: Outbox,
+        call: GroupCall,
+        group: ClassicGroup | None,
         request: JoinGroupRequest,
-        version: int,
-        token: Token,
-        client: Client,
-        now_ms: int,
+        waiting: DelayedReply,
+        client: RequestClient,
     ) -> None:
-        """Handle JoinGroup: the answer may wait for the other members."""
-        waiting = Waiting(token, version)
+        member_id = request.member_id
         code = self._check_join(request)
         if code is not ErrorCode.NONE:
-            self._refuse_join(out, waiting, code, request.member_id)
+            _refuse_join(call, waiting, code, member_id)
             return
-        group = self._groups.get(request.group_id)
         if group is None:
-            if request.member_id:
-                self._refuse_join(out, waiting, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-                return
-            group = self._rebalance.new_group(request.group_id, now_ms)
+            _refuse_join(call, waiting, ErrorCode.UNKNOWN_MEMBER_ID, member_id)
+            return
         protocols: dict[str, bytes] = {}
         for protocol in request.protocols:
             protocols.setdefault(protocol.name, protocol.metadata)
-        if group.state is State.DEAD:
-            # Its tombstone is on its way; the next attempt finds a group without a past.
-            self._refuse_join(out, waiting, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
-        elif not self._has_room(group, self._known(group, request)):
-            self._turn_away(out, group, request.member_id, now_ms)
-            self._refuse_join(out, waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        join = _Join(request, protocols, waiting, client)
+        if group.state is GroupState.DEAD:
+            # Its tombstone is not committed yet; a retry finds no group, and makes a new group.
+            _refuse_join(call, waiting, ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id)
+        elif not self._has_room(group, _joining_member(group, request)):
+            self._remove_refused(call, group, member_id)
+            _refuse_join(call, waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         elif not group.supports(request.protocol_type, protocols):
-            self._refuse_join(
-                out, waiting, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id
-            )
-        elif request.member_id:
-            self._join_known(out, group, request, protocols, waiting, client, now_ms)
+            _refuse_join(call, waiting, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
+        elif member_id:
+            self._join_with_id(call, group, join)
         elif request.group_instance_id is not None:
-            self._join_static(out, group, request, protocols, waiting, client, now_ms)
-        elif version >= _MEMBER_ID_REQUIRED:
-            self._require_member_id(out, group, request, waiting, client, now_ms)
+            self._join_static(call, group, join)
+        elif waiting.version >= _MEMBER_ID_REQUIRED:
+            self._require_member_id(call, group, join)
         else:
-            member_id = self._new_member_id(client.client_id)
-            self._add(out, group, request, member_id, protocols, waiting, client, now_ms)
+            self._add_member(call, group, join, _new_member_id(call, client.client_id))
 
-    def sync(
+    def _sync(
         self,
-        out: Outbox,
+        call: GroupCall,
+        group: ClassicGroup | None,
         request: SyncGroupRequest,
-        version: int,
-        token: Token,
-        client: Client,
-        now_ms: int,
+        waiting: DelayedReply,
     ) -> None:
-        """Handle SyncGroup: followers wait for the leader, and all for its assignment's commit."""
-        group = self._groups.get(request.group_id)
-        code = self._check_sync(group, request)
+        """Followers wait for the leader, and all members for the commit of its assignment."""
+        code = _check_sync(group, request)
         if code is not ErrorCode.NONE:
-            out.reply(token, SyncGroupResponse(error_code=code))
+            call.reply(waiting.token, SyncGroupResponse(error_code=code))
             return
         assert group is not None
         member = group.members[request.member_id]
-        self._rebalance.synced(group, member)
-        if group.state is State.STABLE:
-            self._rebalance.renew_session(member, now_ms)
-            out.reply(token, assignment_response(group, member))
+        group.pending_sync.discard(member.member_id)
+        if not group.pending_sync:
+            call.deadlines.stop(group.sync_timer)
+        if group.state is GroupState.STABLE:
+            self._renew_session(call, member)
+            call.reply(waiting.token, _assignment_response(group, member))
             return
-        self._rebalance.park_sync(out, member, Waiting(token, version))
+        self._wait_for_assignment(call, member, waiting)
         if group.leader == member.member_id and group.storing_generation is None:
-            assignments = {one.member_id: one.assignment for one in request.assignments}
-            self._rebalance.store_assignment(out, group, assignments, now_ms)
+            assignments = {given.member_id: given.assignment for given in request.assignments}
+            self._store_assignment(call, group, assignments)
 
-    def heartbeat(
+    def _heartbeat(
         self,
-        out: Outbox,
+        call: GroupCall,
+        group: ClassicGroup | None,
         request: HeartbeatRequest,
-        version: int,
         token: Token,
-        client: Client,
-        now_ms: int,
     ) -> None:
-        """Handle Heartbeat: renew the session, and say whether to join again."""
-        group = self._groups.get(request.group_id)
+        """Renew the session of a member; the reply says whether it has to join again."""
         if group is None:
             code = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
-        elif group.state is State.DEAD:
+        elif group.state is GroupState.DEAD:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         else:
             code = group.check_member(request.member_id, request.group_instance_id)
@@ -501,28 +284,26 @@ class Membership:
                 if request.generation_id != group.generation:
                     code = ErrorCode.ILLEGAL_GENERATION
                 else:
-                    self._rebalance.renew_session(group.members[request.member_id], now_ms)
-                    if group.state is State.PREPARING_REBALANCE:
+                    self._renew_session(call, group.members[request.member_id])
+                    if group.state is GroupState.PREPARING_REBALANCE:
                         code = ErrorCode.REBALANCE_IN_PROGRESS
-        out.reply(token, HeartbeatResponse(error_code=code))
+        call.reply(token, HeartbeatResponse(error_code=code))
 
-    def leave(
+    def _leave(
         self,
-        out: Outbox,
+        call: GroupCall,
+        group: ClassicGroup | None,
         request: LeaveGroupRequest,
-        version: int,
-        token: Token,
-        client: Client,
-        now_ms: int,
+        waiting: DelayedReply,
     ) -> None:
-        """Handle LeaveGroup: the others are told to join again."""
-        group = self._groups.get(request.group_id)
+        """Remove members; the members that stay have to join again."""
+        token, version = waiting
         if not request.group_id:
-            out.reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+            call.reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
             return
-        if group is not None and group.state is State.DEAD:
+        if group is not None and group.state is GroupState.DEAD:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            out.reply(token, LeaveGroupResponse(error_code=code))
+            call.reply(token, LeaveGroupResponse(error_code=code))
             return
         leaving = request.members
         if version < _MANY_MEMBERS:
@@ -531,12 +312,27 @@ class Membership:
             codes = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
         else:
             size = len(group.members)
-            codes = [self._leave_one(out, group, member) for member in leaving]
+            codes = [self._leave_member(call, group, member) for member in leaving]
             if len(group.members) < size:
-                self._rebalance.prepare_or_complete(out, group, now_ms)
+                self._prepare_or_complete(call, group)
             else:
-                self._rebalance.maybe_complete_join(out, group, now_ms)
-        out.reply(token, leave_response(request, codes, version))
+                self._maybe_complete_join(call, group)
+        call.reply(token, _leave_response(request, codes, version))
+
+    def _leave_member(
+        self, call: GroupCall, group: ClassicGroup, leaving: MemberIdentity
+    ) -> ErrorCode:
+        member_id = leaving.member_id
+        if not member_id and leaving.group_instance_id is not None:
+            # An administrator removes a static member by its instance id alone.
+            member_id = group.static.get(leaving.group_instance_id, "")
+        elif member_id in group.pending:
+            self._drop_pending(call, group, member_id)
+            return ErrorCode.NONE
+        code = group.check_member(member_id, leaving.group_instance_id)
+        if code is ErrorCode.NONE:
+            self._remove_member(call, group, group.members[member_id])
+        return code
 
     def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
         if not request.group_id or not fits_string(request.group_id):
@@ -551,237 +347,450 @@ class Membership:
             return ErrorCode.INVALID_REQUEST
         size = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
         if size > settings.record_bytes_max:
-            # Unlike Kafka: there it is let in, though its generation could never be written.
+            # Unlike Kafka: there the member is added, though its generation can never be written.
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
-    def _known(self, group: ClassicGroup, request: JoinGroupRequest) -> Member | None:
-        """Who joins, if it is a member. A static one that starts again has no id to say so."""
-        member_id = request.member_id
-        if not member_id and request.group_instance_id is not None:
-            member_id = group.static.get(request.group_instance_id, "")
-        return group.members.get(member_id)
-
-    def _has_room(self, group: ClassicGroup, member: Member | None) -> bool:
+    def _has_room(self, group: ClassicGroup, member: ClassicMember | None) -> bool:
         bound = self._settings.max_size
-        if group.state is not State.PREPARING_REBALANCE:
+        if group.state is not GroupState.PREPARING_REBALANCE:
             return member is not None or len(group.members) < bound
-        # Counting who has joined, not who is known, gives places away that are not taken up
-        # again, and lets the last ones to come back go when the bound was lowered.
+        # Members that have joined are counted, not all members: a place that its member does not
+        # take again is given away, and after the bound was lowered the last to rejoin are refused.
         if member is not None and member.instance_id is not None:
             return member.is_joined or group.joined_count < bound
         if member is not None and member.is_joined:
             return True
         return len(group.members) < bound or group.staying_count < bound
 
-    def _turn_away(self, out: Outbox, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def _remove_refused(self, call: GroupCall, group: ClassicGroup, member_id: str) -> None:
+        """Remove a member, or a pending member, for which the group has no room."""
         if member_id in group.members:
-            self._rebalance.remove_member(out, group, group.members[member_id])
+            self._remove_member(call, group, group.members[member_id])
         elif member_id in group.pending:
-            self._rebalance.drop_pending(group, member_id)
-        self._rebalance.maybe_complete_join(out, group, now_ms)
+            self._drop_pending(call, group, member_id)
+        self._maybe_complete_join(call, group)
 
-    def _require_member_id(
-        self,
-        out: Outbox,
-        group: ClassicGroup,
-        request: JoinGroupRequest,
-        waiting: Waiting,
-        client: Client,
-        now_ms: int,
-    ) -> None:
-        """Give out an id and have the client come again with it: a lost answer costs nothing."""
+    def _require_member_id(self, call: GroupCall, group: ClassicGroup, join: _Join) -> None:
+        """Send the client an id to join again with: if this reply is lost, no member is left."""
         if len(group.pending) >= min(self._settings.max_size, PENDING_MEMBERS_MAX):
-            self._refuse_join(out, waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+            _refuse_join(call, join.waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
             return
-        member_id = self._new_member_id(client.client_id)
-        self._register(group, now_ms)
-        self._rebalance.add_pending(group, member_id, now_ms + request.session_timeout_ms)
-        self._refuse_join(out, waiting, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        member_id = _new_member_id(call, join.client.client_id)
+        timer = Timer(partial(self._on_pending_timeout, group, member_id))
+        group.pending[member_id] = timer
+        call.deadlines.start(timer, call.now_ms + join.request.session_timeout_ms)
+        _refuse_join(call, join.waiting, ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
-    def _add(
-        self,
-        out: Outbox,
-        group: ClassicGroup,
-        request: JoinGroupRequest,
-        member_id: str,
-        protocols: dict[str, bytes],
-        waiting: Waiting,
-        client: Client,
-        now_ms: int,
+    def _add_member(
+        self, call: GroupCall, group: ClassicGroup, join: _Join, member_id: str
     ) -> None:
-        member = Member(
+        member = ClassicMember(
             member_id,
-            request.group_instance_id,
-            client,
-            request.session_timeout_ms,
-            _rebalance_timeout_ms(request, waiting.version),
-            protocols,
+            join.request.group_instance_id,
+            join.client,
+            join.request.session_timeout_ms,
+            join.rebalance_timeout_ms,
+            join.protocols,
         )
-        self._rebalance.bind_session(group, member)
-        self._register(group, now_ms)
-        group.add(member, request.protocol_type)
+        self._bind_session(group, member)
+        group.add(member, join.request.protocol_type)
         group.has_new_member = True
-        self._rebalance.expect_new_member(member, now_ms)
-        self._rebalance.park_join(out, group, member, waiting)
-        self._rebalance.prepare_or_complete(out, group, now_ms)
+        call.deadlines.start(member.session, call.now_ms + NEW_MEMBER_TIMEOUT_MS)
+        self._wait_for_generation(call, group, member, join.waiting)
+        self._prepare_or_complete(call, group)
 
-    def _join_known(
-        self,
-        out: Outbox,
-        group: ClassicGroup,
-        request: JoinGroupRequest,
-        protocols: dict[str, bytes],
-        waiting: Waiting,
-        client: Client,
-        now_ms: int,
-    ) -> None:
-        """A join with an id that was given out before, to a member or to one that will be."""
+    def _join_with_id(self, call: GroupCall, group: ClassicGroup, join: _Join) -> None:
+        """Join a client that has a member id: of a member, or of a pending member."""
+        request, waiting = join.request, join.waiting
         member_id = request.member_id
         if member_id in group.pending and request.group_instance_id is None:
-            self._rebalance.drop_pending(group, member_id)
-            self._add(out, group, request, member_id, protocols, waiting, client, now_ms)
+            self._drop_pending(call, group, member_id)
+            self._add_member(call, group, join, member_id)
             return
         code = group.check_member(member_id, request.group_instance_id)
         if code is not ErrorCode.NONE:
-            self._refuse_join(out, waiting, code, member_id)
+            _refuse_join(call, waiting, code, member_id)
             return
         member = group.members[member_id]
-        is_settled = group.state is State.COMPLETING_REBALANCE or (
+        is_settled = group.state is GroupState.COMPLETING_REBALANCE or (
             # A leader that joins again asks for a new assignment, e.g. because a topic has grown.
-            group.state is State.STABLE and group.leader != member_id
+            group.state is GroupState.STABLE and group.leader != member_id
         )
-        if is_settled and member.prefers(protocols):
-            # It may have missed the answer; the generation it is in is still the current one.
-            # Unlike Kafka: asking again is a sign of life, or who misses answers is expelled.
-            self._rebalance.renew_session(member, now_ms)
-            response = join_response(group, member, waiting.version)
-            out.reply(waiting.token, response)
+        if is_settled and member.has_protocols(join.protocols):
+            # The last response may have been lost; the member's generation is still the current.
+            # Unlike Kafka: the retry renews the session, or lost responses would expel a member.
+            self._renew_session(call, member)
+            call.reply(waiting.token, _join_response(group, member, waiting.version))
             return
-        self._update(group, member, request, protocols, waiting.version)
-        self._rebalance.park_join(out, group, member, waiting)
-        self._rebalance.prepare_or_complete(out, group, now_ms)
+        _update_member(group, member, join)
+        self._wait_for_generation(call, group, member, waiting)
+        self._prepare_or_complete(call, group)
 
-    def _join_static(
-        self,
-        out: Outbox,
-        group: ClassicGroup,
-        request: JoinGroupRequest,
-        protocols: dict[str, bytes],
-        waiting: Waiting,
-        client: Client,
-        now_ms: int,
-    ) -> None:
-        """A static member without an id: one that starts, or has started again (KIP-345)."""
-        instance_id = request.group_instance_id
+    def _join_static(self, call: GroupCall, group: ClassicGroup, join: _Join) -> None:
+        """Join a static member without an id: it starts for the first time, or again (KIP-345)."""
+        instance_id, waiting = join.request.group_instance_id, join.waiting
         assert instance_id is not None
-        member_id = self._new_member_id(instance_id)
+        member_id = _new_member_id(call, instance_id)
         old_id = group.static.get(instance_id)
         if old_id is None:
-            self._add(out, group, request, member_id, protocols, waiting, client, now_ms)
+            self._add_member(call, group, join, member_id)
             return
         member = group.members[old_id]
         old_leader = group.leader
-        old_topics = self._topics(group, member)
-        self._rebalance.fence(out, member)
+        old_topics = _subscribed_topics(group, member)
+        self._fence_waiting(call, member)
         group.rename(member, member_id)
-        member.client = client
-        self._update(group, member, request, protocols, waiting.version)
-        self._rebalance.renew_session(member, now_ms)
+        member.client = join.client
+        _update_member(group, member, join)
+        self._renew_session(call, member)
         if (
-            group.state is State.STABLE
+            group.state is GroupState.STABLE
             and group.select_protocol() == group.protocol_name
-            # Unlike Kafka: a change of topics starts a rebalance. There the assignment stays as
-            # it was until something else starts one.
-            and old_topics == self._topics(group, member)
-            and self._rebalance.store_members(out, group, now_ms)
+            # Unlike Kafka: a change of topics starts a rebalance. There the assignment stays until
+            # the next rebalance.
+            and old_topics == _subscribed_topics(group, member)
+            and self._store_members(call, group)
         ):
-            response = self._unchanged(group, member, old_leader, waiting.version)
-            out.reply(waiting.token, response)
+            response = _unchanged_join_response(group, member, old_leader, waiting.version)
+            call.reply(waiting.token, response)
             return
-        self._rebalance.park_join(out, group, member, waiting)
-        self._rebalance.prepare_or_complete(out, group, now_ms)
+        self._wait_for_generation(call, group, member, waiting)
+        self._prepare_or_complete(call, group)
 
-    def _unchanged(
-        self, group: ClassicGroup, member: Member, old_leader: str | None, version: int
-    ) -> JoinGroupResponse:
-        """The answer to a static member that takes up its old place and its old assignment."""
-        if version >= _SKIP_ASSIGNMENT:
-            response = join_response(group, member, version)
-            response.skip_assignment = group.leader == member.member_id
-            return response
-        # Naming the id the leader had before keeps it from assigning anew.
-        return JoinGroupResponse(
-            generation_id=group.generation,
-            protocol_type=group.protocol_type,
-            protocol_name=protocol_name(group, version),
-            leader=old_leader or "",
-            member_id=member.member_id,
-        )
+    def _prepare_or_complete(self, call: GroupCall, group: ClassicGroup) -> None:
+        """Begin a rebalance, or complete the join phase if the last awaited member has joined."""
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._maybe_complete_join(call, group)
+        else:
+            self._prepare(call, group)
 
-    def _update(
-        self,
-        group: ClassicGroup,
-        member: Member,
-        request: JoinGroupRequest,
-        protocols: dict[str, bytes],
-        version: int,
-    ) -> None:
-        group.set_protocols(member, protocols)
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = _rebalance_timeout_ms(request, version)
+    def _prepare(self, call: GroupCall, group: ClassicGroup) -> None:
+        """Begin a rebalance: all members have to join again."""
+        now_ms = call.now_ms
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            for member in group.members.values():
+                member.assignment = b""
+                response = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+                self._end_sync_wait(call, group, member, response)
+        group.storing_generation = None
+        group.pending_sync.clear()
+        call.deadlines.stop(group.sync_timer)
+        group.is_initial = group.state is GroupState.EMPTY
+        group.transition(GroupState.PREPARING_REBALANCE, now_ms)
+        if group.is_initial:
+            group.has_new_member = False
+            delay_ms = self._settings.initial_rebalance_delay_ms
+            group.initial_deadline_ms = now_ms + max(group.rebalance_timeout_ms, delay_ms)
+            call.deadlines.start(group.join_timer, now_ms + delay_ms)
+        elif group.has_all_joined:
+            self._complete_join(call, group)
+        else:
+            call.deadlines.start(group.join_timer, now_ms + group.rebalance_timeout_ms)
 
-    def _topics(self, group: ClassicGroup, member: Member) -> frozenset[str] | None:
-        name = group.protocol_name
-        if not group.is_consumer or name is None or name not in member.protocols:
-            return None
-        return subscription_topics(member.protocols[name])
-
-    def _check_sync(self, group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if group.state is State.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        code = group.check_member(request.member_id, request.group_instance_id)
-        if code is not ErrorCode.NONE:
-            return code
-        if request.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        if request.protocol_type not in {None, group.protocol_type} or (
-            request.protocol_name not in {None, group.protocol_name}
+    def _maybe_complete_join(self, call: GroupCall, group: ClassicGroup) -> None:
+        """End the join phase if all members have joined. An initial phase ends by its timer."""
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and not group.is_initial
+            and group.has_all_joined
         ):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if group.state is State.PREPARING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+            self._complete_join(call, group)
 
-    def _leave_one(self, out: Outbox, group: ClassicGroup, leaving: MemberIdentity) -> ErrorCode:
-        member_id = leaving.member_id
-        if not member_id and leaving.group_instance_id is not None:
-            # An administrator removes a static member by its instance id alone.
-            member_id = group.static.get(leaving.group_instance_id, "")
-        elif member_id in group.pending:
-            self._rebalance.drop_pending(group, member_id)
-            return ErrorCode.NONE
-        code = group.check_member(member_id, leaving.group_instance_id)
-        if code is ErrorCode.NONE:
-            self._rebalance.remove_member(out, group, group.members[member_id])
+    def _complete_join(self, call: GroupCall, group: ClassicGroup) -> None:
+        """End the join phase: begin the next generation with the members that have joined."""
+        now_ms = call.now_ms
+        call.deadlines.stop(group.join_timer)
+        for member in list(group.members.values()):
+            # A static member keeps its place until its session expires (KIP-345).
+            if not member.is_joined and member.instance_id is None:
+                self._remove_member(call, group, member)
+        if group.members and not group.elect_joined_leader():
+            # Only static members are left, and none has joined: wait for them or their sessions.
+            call.deadlines.start(group.join_timer, now_ms + max(group.rebalance_timeout_ms, 1))
+            return
+        group.start_generation(now_ms)
+        if group.state is GroupState.EMPTY:
+            self._write(call, group, {})
+            return
+        for member in group.members.values():
+            group.set_joined(member, False)
+            member.is_new = False
+            self._renew_session(call, member)
+            if member.waiting_join is not None:
+                version = member.waiting_join.version
+                self._reply_join(call, member, _join_response(group, member, version))
+        group.pending_sync = set(group.members)
+        call.deadlines.start(group.sync_timer, now_ms + group.rebalance_timeout_ms)
+
+    def _store_assignment(
+        self, call: GroupCall, group: ClassicGroup, assignments: dict[str, bytes]
+    ) -> None:
+        """Write the leader's assignment. `replay` sends it to the members once it is committed."""
+        if self._write(call, group, assignments):
+            group.storing_generation = group.generation
+            return
+        # As in Kafka: the members may join again with less metadata.
+        for member in group.members.values():
+            response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._end_sync_wait(call, group, member, response)
+        self._prepare(call, group)
+
+    def _store_members(self, call: GroupCall, group: ClassicGroup) -> bool:
+        """Write a Stable group again, after a static member got a new id; False if too large."""
+        kept = {member.member_id: member.assignment for member in group.members.values()}
+        return self._write(call, group, kept)
+
+    def _write(self, call: GroupCall, group: ClassicGroup, assignments: dict[str, bytes]) -> bool:
+        """Write the record of the group; False if it would be too large."""
+        record = group_record(group.group_id, group.to_value(assignments, call.wall_ms))
+        assert record.value is not None
+        if len(record.value) > self._settings.record_bytes_max:
+            return False
+        group.is_recorded = True
+        call.out.records.append(record)
+        return True
+
+    def _on_join_timeout(self, group: ClassicGroup, call: GroupCall, now_ms: int) -> None:
+        if group.is_initial and group.has_new_member and now_ms < group.initial_deadline_ms:
+            group.has_new_member = False
+            later_ms = now_ms + self._settings.initial_rebalance_delay_ms
+            call.deadlines.start(group.join_timer, min(later_ms, group.initial_deadline_ms))
+        else:
+            self._complete_join(call, group)
+
+    def _on_sync_timeout(self, group: ClassicGroup, call: GroupCall, now_ms: int) -> None:
+        assert group.state in {GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+        for member_id in sorted(group.pending_sync):
+            self._remove_member(call, group, group.members[member_id])
+        self._prepare(call, group)
+
+    def _on_session_timeout(
+        self, group: ClassicGroup, member: ClassicMember, call: GroupCall, now_ms: int
+    ) -> None:
+        has_synced = (
+            group.state is GroupState.COMPLETING_REBALANCE
+            and member.member_id not in group.pending_sync
+        )
+        if not member.is_new and (member.is_joined or has_synced):
+            return  # The member waits for the coordinator. Its session starts with the response.
+        self._remove_member(call, group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            if group.has_all_joined:
+                self._complete_join(call, group)
+        else:
+            self._prepare(call, group)
+
+    def _on_pending_timeout(
+        self, group: ClassicGroup, member_id: str, call: GroupCall, now_ms: int
+    ) -> None:
+        del group.pending[member_id]
+        self._maybe_complete_join(call, group)
+
+    def _bind_session(self, group: ClassicGroup, member: ClassicMember) -> None:
+        """Have a member removed when its session expires."""
+        member.session.fire = partial(self._on_session_timeout, group, member)
+
+    def _renew_session(self, call: GroupCall, member: ClassicMember) -> None:
+        """Renew a session. That of a new member is bounded by NEW_MEMBER_TIMEOUT_MS instead."""
+        if not member.is_new:
+            call.deadlines.start(member.session, call.now_ms + member.session_timeout_ms)
+
+    def _remove_member(self, call: GroupCall, group: ClassicGroup, member: ClassicMember) -> None:
+        """Remove a member; its waiting request is answered UNKNOWN_MEMBER_ID."""
+        self._refuse_waiting_join(call, member, ErrorCode.UNKNOWN_MEMBER_ID, member_id="")
+        response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        self._reply_sync(call, member, response)
+        call.deadlines.stop(member.session)
+        group.remove(member)
+
+    def _drop_pending(self, call: GroupCall, group: ClassicGroup, member_id: str) -> None:
+        call.deadlines.stop(group.pending.pop(member_id))
+
+    def _wait_for_generation(
+        self, call: GroupCall, group: ClassicGroup, member: ClassicMember, waiting: DelayedReply
+    ) -> None:
+        """Let a member's join wait for the next generation, which it has now joined."""
+        # Unlike Kafka: a member that joins twice gets two responses; there the first is forgotten.
+        self._refuse_waiting_join(call, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.set_joined(member, True)
+        member.waiting_join = waiting
+        self._waiting[waiting.token] = member
+
+    def _wait_for_assignment(
+        self, call: GroupCall, member: ClassicMember, waiting: DelayedReply
+    ) -> None:
+        """Let a member's sync wait for its assignment."""
+        response = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+        self._reply_sync(call, member, response)
+        member.waiting_sync = waiting
+        self._waiting[waiting.token] = member
+
+    def _end_sync_wait(
+        self,
+        call: GroupCall,
+        group: ClassicGroup,
+        member: ClassicMember,
+        response: SyncGroupResponse,
+    ) -> None:
+        if member.member_id not in group.pending_sync:
+            # While its sync waited its session could not expire, even without its connection.
+            self._renew_session(call, member)
+        self._reply_sync(call, member, response)
+
+    def _fence_waiting(self, call: GroupCall, member: ClassicMember) -> None:
+        """Answer the old holder of an instance id that another client has taken its place."""
+        self._refuse_waiting_join(call, member, ErrorCode.FENCED_INSTANCE_ID)
+        response = SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
+        self._reply_sync(call, member, response)
+
+    def _refuse_waiting_join(
+        self, call: GroupCall, member: ClassicMember, code: ErrorCode, member_id: str | None = None
+    ) -> None:
+        """Answer the waiting join of a member, if any, with an error."""
+        if member.waiting_join is not None:
+            version = member.waiting_join.version
+            named_id = member.member_id if member_id is None else member_id
+            self._reply_join(call, member, _join_error(code, named_id, version))
+
+    def _reply_join(
+        self, call: GroupCall, member: ClassicMember, response: JoinGroupResponse
+    ) -> None:
+        if member.waiting_join is not None:
+            token = member.waiting_join.token
+            member.waiting_join = None
+            del self._waiting[token]
+            call.reply(token, response)
+
+    def _reply_sync(
+        self, call: GroupCall, member: ClassicMember, response: SyncGroupResponse
+    ) -> None:
+        if member.waiting_sync is not None:
+            token = member.waiting_sync.token
+            member.waiting_sync = None
+            del self._waiting[token]
+            call.reply(token, response)
+
+
+def _check_sync(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    code = group.check_member(request.member_id, request.group_instance_id)
+    if code is not ErrorCode.NONE:
         return code
+    if request.generation_id != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if request.protocol_type not in {None, group.protocol_type} or (
+        request.protocol_name not in {None, group.protocol_name}
+    ):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
 
-    def _refuse_join(self, out: Outbox, waiting: Waiting, code: ErrorCode, member_id: str) -> None:
-        out.reply(waiting.token, join_error(code, member_id, waiting.version))
 
-    def _new_member_id(self, name: str) -> str:
-        # It brings `platform` and more along, for which no start need wait.
-        from uuid import UUID  # noqa: PLC0415
-
-        number = UUID(int=self._random.getrandbits(128), version=4)
-        return f"{name[:_ID_PREFIX_CHARS]}-{number}"
+def _joining_member(group: ClassicGroup, request: JoinGroupRequest) -> ClassicMember | None:
+    """The member that joins, if it is a member. A restarted static member has no id yet."""
+    member_id = request.member_id
+    if not member_id and request.group_instance_id is not None:
+        member_id = group.static.get(request.group_instance_id, "")
+    return group.members.get(member_id)
 
 
-def _rebalance_timeout_ms(request: JoinGroupRequest, version: int) -> int:
-    if version < _REBALANCE_TIMEOUT:
-        return request.session_timeout_ms
-    return max(request.rebalance_timeout_ms, 0)
+def _update_member(group: ClassicGroup, member: ClassicMember, join: _Join) -> None:
+    group.set_protocols(member, join.protocols)
+    member.session_timeout_ms = join.request.session_timeout_ms
+    member.rebalance_timeout_ms = join.rebalance_timeout_ms
+
+
+def _subscribed_topics(group: ClassicGroup, member: ClassicMember) -> frozenset[str] | None:
+    name = group.protocol_name
+    if not group.is_consumer or name is None or name not in member.protocols:
+        return None
+    return subscription_topics(member.protocols[name])
+
+
+def _new_member_id(call: GroupCall, name: str) -> str:
+    # Imported late: it imports `platform` and more, for which no start should wait.
+    from uuid import UUID  # noqa: PLC0415
+
+    number = UUID(int=call.random.getrandbits(128), version=4)
+    return f"{name[:_ID_PREFIX_CHARS]}-{number}"
+
+
+def _refuse_join(call: GroupCall, waiting: DelayedReply, code: ErrorCode, member_id: str) -> None:
+    call.reply(waiting.token, _join_error(code, member_id, waiting.version))
+
+
+def _join_error(code: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:
+    """A refusal of JoinGroup. Before version 7 the protocol name cannot be null."""
+    name = None if version >= _NULL_PROTOCOL_NAME else ""
+    return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=name)
+
+
+def _join_response(group: ClassicGroup, member: ClassicMember, version: int) -> JoinGroupResponse:
+    """The response with the current generation; only its leader gets the list of members."""
+    is_leader = group.leader == member.member_id
+    assert group.leader is not None
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=_protocol_name(group, version),
+        leader=group.leader,
+        member_id=member.member_id,
+        members=group.members_for_leader() if is_leader else [],
+    )
+
+
+def _unchanged_join_response(
+    group: ClassicGroup, member: ClassicMember, old_leader: str | None, version: int
+) -> JoinGroupResponse:
+    """The response to a restarted static member that keeps its assignment."""
+    if version >= _SKIP_ASSIGNMENT:
+        response = _join_response(group, member, version)
+        response.skip_assignment = group.leader == member.member_id
+        return response
+    # A leader that finds its old id as the leader's does not assign again.
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=_protocol_name(group, version),
+        leader=old_leader or "",
+        member_id=member.member_id,
+    )
+
+
+def _protocol_name(group: ClassicGroup, version: int) -> str | None:
+    """The group's protocol in a version of JoinGroup: no protocol is null since version 7."""
+    return group.protocol_name or (None if version >= _NULL_PROTOCOL_NAME else "")
+
+
+def _assignment_response(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
+    """The response with a member's assignment in the current generation."""
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )
+
+
+def _leave_response(
+    request: LeaveGroupRequest, codes: list[ErrorCode], version: int
+) -> LeaveGroupResponse:
+    """The response with a code for each member; before version 3 a request has one member."""
+    if version < _MANY_MEMBERS:
+        return LeaveGroupResponse(error_code=codes[0])
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=code,
+            )
+            for member, code in zip(request.members, codes, strict=True)
+        ]
+    )

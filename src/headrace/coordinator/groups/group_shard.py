@@ -1,7 +1,8 @@
-"""All groups of one partition of `__consumer_offsets`: requests, time and records to the right one.
+"""The shard of groups in one `__consumer_offsets` partition: its requests, timers and records.
 
-A request goes to the groups by their type, of which there is one, the classic; the offsets are
-common to all types.
+A request of a member goes to the protocol of its group's type, of which there is so far only
+`ClassicProtocol`. Offsets, their expiry, and listing, describing and deleting groups are common to
+all types.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -10,17 +11,14 @@ from random import Random
 from typing import Any, TypeAlias
 
 from headrace.coordinator.deadlines import Deadlines
-from headrace.coordinator.groups.classic_group import ClassicGroup, Member, State
-from headrace.coordinator.groups.classic_protocol import Membership, Rebalance
+from headrace.coordinator.groups.classic_group import ClassicGroup, GroupState
+from headrace.coordinator.groups.classic_protocol import ClassicProtocol, MemberRequest
 from headrace.coordinator.groups.group_offsets import (
-    Offsets,
-    check_commit,
-    check_txn_commit,
-    refused_commit,
-    refused_txn_commit,
+    OffsetStore,
+    offset_commit_error,
+    txn_offset_commit_error,
 )
 from headrace.coordinator.records import (
-    RecordError,
     decode_group,
     decode_key,
     decode_offset,
@@ -28,13 +26,13 @@ from headrace.coordinator.records import (
 )
 from headrace.coordinator.shard import (
     NO_PRODUCER,
-    Client,
-    Effects,
+    CallTimes,
+    CoordinatorRecord,
+    GroupCall,
     GroupSettings,
-    Outbox,
-    Record,
     Reply,
-    Times,
+    RequestClient,
+    ShardEffects,
     Token,
     TransactionalProducer,
     fits_string,
@@ -61,12 +59,12 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.protocol.schema import Message
 from headrace.types import ZERO_UUID
 
-_Handler: TypeAlias = Callable[[Outbox, Any, int, Token, Client, int], None]
+_Handler: TypeAlias = Callable[[GroupCall, Any, int, Token, RequestClient], ShardEffects]
 
-# Bounds on one tick: heap entries looked at, and offsets of a group that expire together.
+# Bounds of one tick: heap entries inspected, and offsets of a group that expire together.
 TIMERS_PER_TICK = 1_000
 EXPIRED_PER_CHECK = 1_000
-# How soon a check goes on that has met its bound.
+# The pause after which an expiry check that met its bound goes on.
 _CHECK_PAUSE_MS = 1_000
 
 _UNKNOWN_GROUP_ERROR = 9
@@ -77,13 +75,13 @@ class GroupShard:
     """All groups of one partition of `__consumer_offsets`. Not thread-safe; the shell owns it.
 
     To load: `replay` every record of the partition in order, and `end_transaction` for every
-    marker, then `loaded`. From then on `handle` and `tick` return effects, and `commit` says what
-    to send once their records are committed.
+    marker, then `loaded`. From then on `handle` and `tick` return effects, and `commit` returns the
+    replies to send once their records are committed.
 
     Invariant: offsets, and the last recorded generation of every group, change only in `replay`
     and `end_transaction`.
-    Who waits, who has joined and when it times out is soft state, and ahead of the log while
-    effects are on their way; so a shard whose append fails has to be dropped and loaded again.
+    Waiting requests, joined members and timers are soft state, which is ahead of the log until the
+    effects are committed; so a shard whose append fails has to be dropped and loaded again.
     """
 
     def __init__(
@@ -92,85 +90,77 @@ class GroupShard:
         random: Random,
         topic_id_of: Callable[[str], bytes | None] = lambda _: ZERO_UUID,
     ) -> None:
-        """`topic_id_of` has the id of a topic, ZERO_UUID if it is not known, None if it is not."""
+        """`topic_id_of` returns a topic's id: ZERO_UUID if unknown, None if there is no topic."""
         self._settings = settings
         self._random = random
         self._groups: dict[str, ClassicGroup] = {}
         self._deadlines = Deadlines()
-        self.times = Times()
-        self._offsets = Offsets(settings, self.times, topic_id_of)
-        self._rebalance = Rebalance(settings, self.times, self._deadlines)
-        self._membership = Membership(
-            settings, random, self._groups, self._rebalance, self._register
-        )
+        self.times = CallTimes()
+        self._offsets = OffsetStore(settings, self.times, topic_id_of)
+        self._classic = ClassicProtocol(settings)
         self._is_loaded = False
         self.has_to_remove_stale_offsets = False
-        """Whether offsets were loaded: topics may have been deleted while nobody led."""
-        # Records of types that only newer versions know, met while loading.
+        """Whether offsets were loaded: topics may have been deleted while there was no leader."""
+        # The number of records of unknown types that were loaded.
         self.ignored_records = 0
         self._handlers: dict[type[Message], _Handler] = {
-            HeartbeatRequest: self._membership.heartbeat,
-            JoinGroupRequest: self._membership.join,
-            LeaveGroupRequest: self._membership.leave,
+            HeartbeatRequest: self._handle_classic,
+            JoinGroupRequest: self._handle_classic,
+            LeaveGroupRequest: self._handle_classic,
             OffsetCommitRequest: self._commit_offsets,
             OffsetDeleteRequest: self._delete_offsets,
-            SyncGroupRequest: self._membership.sync,
+            SyncGroupRequest: self._handle_classic,
             TxnOffsetCommitRequest: self._commit_in_transaction,
         }
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has to be called next; None if nothing will ever be due."""
+        """The time of the next call of `tick`; None if no timer runs."""
         return self._deadlines.next_ms
 
     def handle(
-        self, request: Message, version: int, token: Token, client: Client, now_ms: int
-    ) -> Effects:
-        """Decide a request that names one group. Its reply may come with a later call's effects."""
+        self, request: Message, version: int, token: Token, client: RequestClient, now_ms: int
+    ) -> ShardEffects:
+        """Handle a request for one group. Its reply may come with the effects of a later call."""
         assert self._is_loaded
-        self.times.now_ms = now_ms
-        out = Outbox()
-        self._handlers[type(request)](out, request, version, token, client, now_ms)
-        return out.effects()
+        call = self._new_call(now_ms)
+        return self._handlers[type(request)](call, request, version, token, client)
 
-    def tick(self, now_ms: int) -> Effects:
-        """Do what is due: end sessions, waits and rebalances, expire offsets.
+    def tick(self, now_ms: int) -> ShardEffects:
+        """Fire the timers that are due: of sessions, rebalances and the expiry of offsets.
 
         The work of one call is bounded; if more is due, `next_deadline_ms` stays in the past.
         """
         assert self._is_loaded
-        self.times.now_ms = now_ms
-        out = Outbox()
-        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK, out)
-        return out.effects()
+        call = self._new_call(now_ms)
+        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK, call)
+        return call.effects()
 
-    def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
-        """Replay what is committed; return the replies that waited for it."""
-        self.times.now_ms = now_ms
-        out = Outbox()
+    def commit(self, effects: ShardEffects, now_ms: int) -> tuple[Reply, ...]:
+        """Replay committed effects; return the replies that waited for them."""
+        call = self._new_call(now_ms)
         for record in effects.records:
-            self._replay(out, record, effects.producer.producer_id)
+            self._replay(call, record, effects.producer.producer_id)
         if effects.marker is not None:
             self.end_transaction(effects.marker.producer_id, effects.marker.committed)
-        assert not out.records
-        return (*effects.replies, *out.replies)
+        released = call.effects()
+        assert not released.records
+        return (*effects.replies, *released.replies)
 
     def cancel(self, token: Token) -> None:
-        """Forget a waiting request whose connection is gone; its session decides on the member."""
-        self._rebalance.forget(token)
+        """Drop a waiting request whose connection is closed; its member stays for its session."""
+        self._classic.cancel(token)
 
     def close(self, code: ErrorCode) -> tuple[Reply, ...]:
-        """The last replies of a shard that is given up: an error for everybody who waits."""
-        out = Outbox()
-        self._rebalance.answer_all(out, code)
-        return tuple(out.replies)
+        """The last replies of a shard that is dropped: an error for every waiting request."""
+        return self._classic.close(self._new_call(self.times.now_ms), code).replies
 
-    def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
-        """Take over one record while loading; RecordError if it cannot be read."""
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER) -> None:
+        """Apply a record while loading; RecordError if it cannot be decoded."""
         assert not self._is_loaded
-        self._replay(Outbox(), record, producer_id)
+        self._replay(None, record, producer_id)
 
-    def _replay(self, out: Outbox, record: Record, producer_id: int) -> None:
+    def _replay(self, call: GroupCall | None, record: CoordinatorRecord, producer_id: int) -> None:
         key = decode_key(record.key)
         if key is None:
             self.ignored_records += 1
@@ -179,173 +169,186 @@ class GroupShard:
             self._offsets.replay(key, offset, producer_id)
         else:
             value = None if record.value is None else decode_group(record.value)
-            self._replay_group(out, key, value)
+            self._replay_group(call, key, value)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Take over, or drop, the offsets of a producer's transaction."""
+        """Commit, or drop, the pending offsets of a producer's transaction."""
         self._offsets.end_transaction(producer_id, committed)
 
     def loaded(self, now_ms: int) -> None:
-        """End loading: members restored from the log have one session timeout to show up."""
+        """End loading: start the sessions of restored members, and the expiry of offsets."""
         assert not self._is_loaded
         self._is_loaded = True
-        self.times.now_ms = now_ms
+        call = self._new_call(now_ms)
         self._offsets.loaded()
         for group_id in self._offsets.group_ids():
             self.has_to_remove_stale_offsets = True
             if group_id not in self._groups:
-                self._groups[group_id] = self._rebalance.new_group(group_id, None)
+                self._groups[group_id] = self._classic.new_group(group_id, None)
         for group in self._groups.values():
             if group.state_timestamp_ms is not None:
                 group.state_timestamp_ms = self.times.steady_ms(group.state_timestamp_ms)
-            for member in group.members.values():
-                self._rebalance.renew_session(member, now_ms)
+            self._classic.start_sessions(call, group)
             self._watch_expiry(group, now_ms, self._random.random())
 
-    def remove_stale_offsets(self, deleted: Collection[str] | None = None) -> Effects:
-        """Remove the offsets of topics that are `deleted` now, or of all that have been."""
+    def remove_stale_offsets(self, deleted: Collection[str] | None = None) -> ShardEffects:
+        """Remove the offsets of the topics just `deleted`, or of all deleted topics."""
         if deleted is None:
             self.has_to_remove_stale_offsets = False
-        return Effects(tuple(self._offsets.stale_tombstones(deleted)))
+        return ShardEffects(tuple(self._offsets.stale_tombstones(deleted)))
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, require_stable: bool = False
     ) -> OffsetFetchResponseGroup:
         """The committed offsets of one group. Topics are looked up by name.
 
-        A member id and epoch are for groups of other types. Offsets on their way to the log, and
+        The request's member id and epoch are for groups of other types. Uncommitted offsets, and
         those of open transactions, are not shown; with `require_stable` they are an error.
         """
         return self._offsets.fetch(request, require_stable)
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
-        """One group for DescribeGroups, without the authorized operations."""
+        """A group as DescribeGroups shows it, without the authorized operations."""
         group = self._groups.get(group_id)
-        if group is not None and group.state is not State.DEAD:
+        if group is not None and group.state is not GroupState.DEAD:
             return group.describe()
-        answer = DescribedGroup(group_id=group_id, group_state=State.DEAD.value)
+        answer = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if version >= _DESCRIBE_NOT_FOUND:
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             answer.error_message = f"Group {group_id} not found."
         return answer
 
     def list(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
-        """The groups in one of the states and of one of the types; no names means any."""
+        """The groups in any of the states and of any of the types; an empty filter passes all."""
         wanted_states = {state.casefold() for state in states}
         wanted_types = {kind.casefold() for kind in types}
         found = []
         for group in self._groups.values():
-            listed = group.listed()
+            listed = group.list_entry()
             if (
-                group.state is not State.DEAD
+                group.state is not GroupState.DEAD
                 and (not wanted_states or listed.group_state.casefold() in wanted_states)
                 and (not wanted_types or listed.group_type.casefold() in wanted_types)
             ):
                 found.append(listed)
         return found
 
-    def delete(self, group_id: str) -> tuple[tuple[Record, ...], ErrorCode]:
-        """Remove an Empty group and its offsets: records to append, and what to answer then."""
+    def delete(self, group_id: str) -> tuple[tuple[CoordinatorRecord, ...], ErrorCode]:
+        """Remove an Empty group and its offsets: the records to append, and the response's code."""
         group = self._groups.get(group_id)
-        if group is None or group.state is State.DEAD:
+        if group is None or group.state is GroupState.DEAD:
             return (), ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not State.EMPTY:
+        if group.state is not GroupState.EMPTY:
             return (), ErrorCode.NON_EMPTY_GROUP
         offsets = self._offsets.tombstones(group_id)
-        return (*offsets, self._bury(group, self.times.now_ms)), ErrorCode.NONE
+        call = self._new_call(self.times.now_ms)
+        return (*offsets, self._end_group(call, group)), ErrorCode.NONE
+
+    def _new_call(self, now_ms: int) -> GroupCall:
+        self.times.now_ms = now_ms
+        return GroupCall(self.times, self._deadlines, self._random)
+
+    def _handle_classic(
+        self,
+        call: GroupCall,
+        request: MemberRequest,
+        version: int,
+        token: Token,
+        client: RequestClient,
+    ) -> ShardEffects:
+        """Pass a request of a member to the classic protocol; keep a group that it creates."""
+        group = self._groups.get(request.group_id)
+        is_new = group is None and isinstance(request, JoinGroupRequest) and not request.member_id
+        if is_new:
+            group = self._classic.new_group(request.group_id, call.now_ms)
+        effects = self._classic.handle(call, group, request, version, token, client)
+        # A refused join leaves no trace.
+        if is_new and group is not None and (group.members or group.pending):
+            self._register(group, call.now_ms)
+        return effects
 
     def _commit_offsets(
         self,
-        out: Outbox,
+        call: GroupCall,
         request: OffsetCommitRequest,
         version: int,
         token: Token,
-        client: Client,
-        now_ms: int,
-    ) -> None:
+        client: RequestClient,
+    ) -> ShardEffects:
         group = self._groups.get(request.group_id)
         if not fits_string(request.group_id):
             code = ErrorCode.INVALID_GROUP_ID
         elif group is not None:
-            code = check_commit(group, request)
+            code = group.check_commit(request)
         elif request.generation_id_or_member_epoch < 0:
-            group = self._rebalance.new_group(request.group_id, None)
-            self._register(group, now_ms)
+            group = self._classic.new_group(request.group_id, None)
+            self._register(group, call.now_ms)
             code = ErrorCode.NONE
         elif version >= _UNKNOWN_GROUP_ERROR:
             code = ErrorCode.GROUP_ID_NOT_FOUND
         else:
             code = ErrorCode.ILLEGAL_GENERATION
         if code is not ErrorCode.NONE:
-            out.reply(token, refused_commit(request, code))
-            return
+            call.reply(token, offset_commit_error(request, code))
+            return call.effects()
         assert group is not None
-        member = group.members.get(request.member_id)
-        if member is not None:
-            self._rebalance.renew_session(member, now_ms)
+        self._classic.renew_session_of(call, group, request.member_id)
         records, response = self._offsets.commit(request)
-        out.records += records
-        out.reply(token, response)
+        return call.write_and_reply(token, records, response)
 
     def _commit_in_transaction(
         self,
-        out: Outbox,
+        call: GroupCall,
         request: TxnOffsetCommitRequest,
         version: int,
         token: Token,
-        client: Client,
-        now_ms: int,
-    ) -> None:
-        """Write offsets that hold once their transaction is committed.
+        client: RequestClient,
+    ) -> ShardEffects:
+        """Write pending offsets, which become committed with their transaction.
 
-        That the transaction is open, and that it has this partition, is for the shell to know.
+        The shell has verified that the transaction is open and has this partition.
         """
         group = self._groups.get(request.group_id)
         if not request.group_id or not fits_string(request.group_id):
             code = ErrorCode.INVALID_GROUP_ID
         elif request.producer_id < 0:
-            # Its records would be taken for those of nobody's transaction, which hold at once.
+            # Its records would not be part of a transaction, and so be committed at once.
             code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         elif group is not None:
-            code = check_txn_commit(group, request)
+            code = group.check_txn_commit(request)
         elif request.generation_id < 0:
-            self._register(self._rebalance.new_group(request.group_id, None), now_ms)
+            self._register(self._classic.new_group(request.group_id, None), call.now_ms)
             code = ErrorCode.NONE
         else:
             code = ErrorCode.ILLEGAL_GENERATION
         if code is not ErrorCode.NONE:
-            out.reply(token, refused_txn_commit(request, code))
-            return
+            call.reply(token, txn_offset_commit_error(request, code))
+            return call.effects()
         records, response = self._offsets.commit_in_transaction(request)
-        out.records += records
-        out.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
-        out.reply(token, response)
+        call.out.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+        return call.write_and_reply(token, records, response)
 
     def _delete_offsets(
         self,
-        out: Outbox,
+        call: GroupCall,
         request: OffsetDeleteRequest,
         version: int,
         token: Token,
-        client: Client,
-        now_ms: int,
-    ) -> None:
+        client: RequestClient,
+    ) -> ShardEffects:
         group = self._groups.get(request.group_id)
-        code = ErrorCode.NONE
         if not request.group_id:
             code = ErrorCode.INVALID_GROUP_ID
-        elif group is None or group.state is State.DEAD:
+        elif group is None:
             code = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group.state is not State.EMPTY and not group.is_consumer:
-            # What the members of other protocols read cannot be known.
-            code = ErrorCode.NON_EMPTY_GROUP
+        else:
+            code = group.check_offset_delete()
         if code is not ErrorCode.NONE:
-            out.reply(token, OffsetDeleteResponse(error_code=code))
-            return
+            call.reply(token, OffsetDeleteResponse(error_code=code))
+            return call.effects()
         assert group is not None
         records, response = self._offsets.delete(group, request)
-        out.records += records
-        out.reply(token, response)
+        return call.write_and_reply(token, records, response)
 
     def _register(self, group: ClassicGroup, now_ms: int) -> None:
         if group.group_id not in self._groups:
@@ -355,18 +358,18 @@ class GroupShard:
     def _watch_expiry(self, group: ClassicGroup, now_ms: int, fraction: float) -> None:
         group.expiry_timer.fire = partial(self._on_expiry_check, group)
         interval_ms = self._settings.offsets_retention_check_interval_ms
-        # Groups loaded together are not looked at together.
+        # The fraction spreads the checks of groups that were loaded together.
         self._deadlines.start(group.expiry_timer, now_ms + 1 + int(fraction * interval_ms))
 
-    def _on_expiry_check(self, group: ClassicGroup, out: Outbox, now_ms: int) -> None:
-        """Remove what has been kept long enough: offsets, and a group that has none left."""
+    def _on_expiry_check(self, group: ClassicGroup, call: GroupCall, now_ms: int) -> None:
+        """Remove expired offsets, and an Empty group without offsets."""
         expired, is_any_left = self._offsets.expire(group, now_ms, EXPIRED_PER_CHECK)
-        out.records += expired
-        if not is_any_left and group.state is State.EMPTY and not group.pending:
+        call.out.records += expired
+        if not is_any_left and group.state is GroupState.EMPTY and not group.pending:
             if expired or group.is_recorded:
-                out.records.append(self._bury(group, now_ms))
+                call.out.records.append(self._end_group(call, group))
             else:
-                self._rebalance.kill(group, now_ms)
+                self._classic.end_group(call, group)
                 del self._groups[group.group_id]
             return
         pause_ms = self._settings.offsets_retention_check_interval_ms
@@ -374,45 +377,22 @@ class GroupShard:
             pause_ms = min(pause_ms, _CHECK_PAUSE_MS)
         self._deadlines.start(group.expiry_timer, now_ms + pause_ms)
 
-    def _bury(self, group: ClassicGroup, now_ms: int) -> Record:
-        """End a group; it is forgotten when the tombstone returned here is replayed."""
-        self._rebalance.kill(group, now_ms)
+    def _end_group(self, call: GroupCall, group: ClassicGroup) -> CoordinatorRecord:
+        """Make a group Dead; it is dropped when the tombstone returned here is replayed."""
+        self._classic.end_group(call, group)
         self._deadlines.stop(group.expiry_timer)
         return group_record(group.group_id, None)
 
     def _replay_group(
-        self, out: Outbox, key: GroupMetadataKey, value: GroupMetadataValue | None
+        self, call: GroupCall | None, key: GroupMetadataKey, value: GroupMetadataValue | None
     ) -> None:
+        """Apply the record of a group; without a call the shard is loading."""
         if value is None:
-            buried = self._groups.pop(key.group, None)
-            assert buried is None or not self._is_loaded or buried.state is State.DEAD
-        elif self._is_loaded:
+            ended = self._groups.pop(key.group, None)
+            assert ended is None or call is None or ended.state is GroupState.DEAD
+        elif call is None:
+            self._groups[key.group] = self._classic.restore_group(key.group, value)
+        else:
             group = self._groups.get(key.group)
             if group is not None:
-                self._rebalance.committed(out, group, value, self.times.now_ms)
-        else:
-            self._groups[key.group] = self._restore(key.group, value)
-
-    def _restore(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        ids = [member.member_id for member in value.members]
-        instances = [one.group_instance_id for one in value.members if one.group_instance_id]
-        if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
-            raise RecordError(f"group {group_id!r} has a member twice")
-        group = self._rebalance.new_group(group_id, None)
-        members = []
-        for stored in value.members:
-            rebalance_ms = stored.rebalance_timeout
-            member = Member(
-                stored.member_id,
-                stored.group_instance_id,
-                Client(stored.client_id, stored.client_host),
-                stored.session_timeout,
-                rebalance_ms if rebalance_ms >= 0 else stored.session_timeout,
-                {value.protocol or "": stored.subscription},
-            )
-            member.assignment = stored.assignment
-            member.is_new = False
-            self._rebalance.bind_session(group, member)
-            members.append(member)
-        group.restore(value, members)
-        return group
+                self._classic.replay(call, group, value)

@@ -1,14 +1,13 @@
-"""What becomes of a transactional id by a request: its next metadata, or an error.
+"""Decisions on requests for a transactional id: its next metadata, or an error.
 
-Rule: one function for each request, from values to a value. The tables are those of Kafka 4's
-TransactionCoordinator.
+Rule: one pure function for each request. The rules are those of Kafka 4's TransactionCoordinator.
 
-While a transaction is prepared nobody is fenced: the client that ended it has the next epoch, or
-the next producer id, before the end is complete. So the answer is CONCURRENT_TRANSACTIONS, after
-which clients send the request again, and the request is judged by the state that is complete.
-Kafka answers the same, as its transition to the complete state is pending from the moment at which
-the client hears of the end. Requests that raise no epoch are checked first, there and here: EndTxn
-of transactions version 1, and the verification of partitions.
+While a transaction is prepared no client is fenced: the client that ended it gets the next epoch,
+or the next producer id, before the end is complete. So the answer is CONCURRENT_TRANSACTIONS, after
+which clients retry, and the retry is decided by the completed state. Kafka answers the same, since
+its transition to the completed state is pending from the moment it answers EndTxn. Requests that
+raise no epoch have their producer checked before that, in Kafka and here: EndTxn of transactions
+version 1, and the verification of partitions.
 """
 
 from collections.abc import Callable
@@ -20,22 +19,22 @@ from headrace.coordinator.transactions.transaction_metadata import (
     CLIENT_EPOCH_MAX,
     NO_EPOCH,
     VERSION_WITH_BUMP,
-    Status,
     TransactionMetadata,
+    TransactionStatus,
 )
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 
 Decision: TypeAlias = TransactionMetadata | ErrorCode
-# Gives a producer id that nobody has used; None if there is none at hand.
+# Returns an unused producer id; None if none is in stock.
 TakeProducerId: TypeAlias = Callable[[], int | None]
 
-# A client asks again, as it does while a coordinator is loading.
-_NO_ID_AT_HAND = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+# A retriable error: the client retries, as it does while a coordinator loads.
+_NO_ID_IN_STOCK = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-class Producer(NamedTuple):
-    """A producer id with an epoch, as a client names itself."""
+class ProducerIdAndEpoch(NamedTuple):
+    """The producer id and epoch in a request."""
 
     producer_id: int
     producer_epoch: int
@@ -43,21 +42,21 @@ class Producer(NamedTuple):
 
 def initialize(
     current: TransactionMetadata | None,
-    expected: Producer | None,
+    expected: ProducerIdAndEpoch | None,
     timeout_ms: int,
     now_ms: int,
     take_producer_id: TakeProducerId,
 ) -> Decision:
-    """A producer starts (KIP-98), or goes on after an error with what it has (KIP-360).
+    """Decide InitProducerId: a producer starts (KIP-98), or continues after an error (KIP-360).
 
-    A PREPARE_ABORT has to be carried out before the request can be asked again.
+    If the decision is PREPARE_ABORT, the abort must complete before a retry can succeed.
     """
     if current is None:
         producer_id = take_producer_id()
         if producer_id is None:
-            return _NO_ID_AT_HAND
+            return _NO_ID_IN_STOCK
         return TransactionMetadata(
-            status=Status.EMPTY,
+            status=TransactionStatus.EMPTY,
             producer_id=producer_id,
             producer_epoch=0,
             timeout_ms=timeout_ms,
@@ -67,9 +66,9 @@ def initialize(
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if expected is not None and not _is_known(current, expected):
         return ErrorCode.PRODUCER_FENCED
-    if current.status is Status.ONGOING:
-        # Kafka looks at the epoch only after the abort, so it lets a client that is fenced already
-        # abort the transaction of the one that fenced it.
+    if current.status is TransactionStatus.ONGOING:
+        # Unlike Kafka: it compares epochs only after the abort, so a fenced client can abort the
+        # transaction of the client that fenced it.
         if expected is not None and expected.producer_epoch != current.producer_epoch:
             return ErrorCode.PRODUCER_FENCED
         return fence(current, now_ms, take_producer_id)
@@ -77,19 +76,19 @@ def initialize(
 
 
 def fence(current: TransactionMetadata, now_ms: int, take_producer_id: TakeProducerId) -> Decision:
-    """Abort an open transaction without its client, for a new client or for its timeout."""
-    assert current.status is Status.ONGOING
+    """Abort an open transaction and fence its client: a new client started, or it timed out."""
+    assert current.status is TransactionStatus.ONGOING
     next_producer_id = _next_producer_id(current, take_producer_id)
     if next_producer_id is None:
-        return _NO_ID_AT_HAND
+        return _NO_ID_IN_STOCK
     return current.prepared_with_bump(False, next_producer_id, now_ms)
 
 
-def _is_known(current: TransactionMetadata, expected: Producer) -> bool:
-    """Whether a client may have had this id last; its epoch is looked at later."""
+def _is_known(current: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
+    """Whether a producer id is the client's present or previous; the epoch is checked later."""
     if expected.producer_id == current.producer_id:
         return True
-    # It may not have heard that it got another one.
+    # The response with its new producer id may have been lost.
     return (
         expected.producer_id == current.previous_producer_id
         and expected.producer_epoch >= CLIENT_EPOCH_MAX
@@ -98,7 +97,7 @@ def _is_known(current: TransactionMetadata, expected: Producer) -> bool:
 
 def _raise_epoch(
     current: TransactionMetadata,
-    expected: Producer | None,
+    expected: ProducerIdAndEpoch | None,
     timeout_ms: int,
     now_ms: int,
     take_producer_id: TakeProducerId,
@@ -108,7 +107,7 @@ def _raise_epoch(
         if expected.producer_epoch not in (current.producer_epoch, current.last_epoch):
             return ErrorCode.PRODUCER_FENCED
         if expected.producer_epoch != current.producer_epoch and not current.has_last_epoch:
-            # Sent again: nobody else has the present epoch, or it would have no last one.
+            # A retry: the same client has the present epoch, or there would be no last epoch.
             same = current.with_epoch(
                 current.producer_epoch, current.last_epoch, timeout_ms, now_ms
             )
@@ -118,25 +117,25 @@ def _raise_epoch(
         return current.with_epoch(current.producer_epoch + 1, last_epoch, timeout_ms, now_ms)
     producer_id = take_producer_id()
     if producer_id is None:
-        return _NO_ID_AT_HAND
+        return _NO_ID_IN_STOCK
     return current.with_producer_id(producer_id, last_epoch, timeout_ms, now_ms)
 
 
 def add(
     current: TransactionMetadata | None,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     partitions: tuple[TopicPartition, ...],
     client_version: int,
     now_ms: int,
 ) -> Decision:
-    """Partitions are about to be written to. NONE if there is nothing to change."""
+    """Decide AddPartitionsToTxn. NONE if all partitions are in the transaction already."""
     if current is not None and current.status.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     code = _check_producer(current, producer)
     if code is not ErrorCode.NONE:
         return code
     assert current is not None
-    if current.status is Status.ONGOING and set(partitions) <= set(current.partitions):
+    if current.status is TransactionStatus.ONGOING and set(partitions) <= set(current.partitions):
         return ErrorCode.NONE
     if not partitions:
         return ErrorCode.NONE
@@ -145,10 +144,10 @@ def add(
 
 def verify(
     current: TransactionMetadata | None,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     partitions: tuple[TopicPartition, ...],
 ) -> dict[TopicPartition, ErrorCode]:
-    """Whether the client has an open transaction with each of the partitions."""
+    """Decide a verification: whether each partition is in the open transaction of the client."""
     code = _check_producer(current, producer)
     if code is ErrorCode.NONE and current is not None and current.status.is_prepared:
         code = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -157,13 +156,12 @@ def verify(
     assert current is not None
     known = set(current.partitions)
     return {
-        one: ErrorCode.NONE if one in known else ErrorCode.TRANSACTION_ABORTABLE
-        for one in partitions
+        tp: ErrorCode.NONE if tp in known else ErrorCode.TRANSACTION_ABORTABLE for tp in partitions
     }
 
 
-def _check_producer(current: TransactionMetadata | None, producer: Producer) -> ErrorCode:
-    """NONE if a request is of the client that the transactional id belongs to."""
+def _check_producer(current: TransactionMetadata | None, producer: ProducerIdAndEpoch) -> ErrorCode:
+    """NONE if the request has the producer id and epoch of the transactional id."""
     if current is None or producer.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer.producer_epoch != current.producer_epoch:
@@ -172,63 +170,63 @@ def _check_producer(current: TransactionMetadata | None, producer: Producer) -> 
 
 
 def end(
-    current: TransactionMetadata | None, producer: Producer, committed: bool, now_ms: int
+    current: TransactionMetadata | None, producer: ProducerIdAndEpoch, committed: bool, now_ms: int
 ) -> Decision:
-    """EndTxn of transactions version 1. NONE if it is done already."""
+    """Decide EndTxn of transactions version 1. NONE if the transaction has ended so already."""
     code = _check_producer(current, producer)
     if code is not ErrorCode.NONE:
         return code
     assert current is not None
     if current.status.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if current.status is Status.ONGOING:
+    if current.status is TransactionStatus.ONGOING:
         return current.prepared(committed, now_ms)
-    return _again(current, committed)
+    return _repeated_end(current, committed)
 
 
 def end_with_bump(
     current: TransactionMetadata | None,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     committed: bool,
     now_ms: int,
     take_producer_id: TakeProducerId,
 ) -> Decision:
-    """EndTxn of transactions version 2. NONE if it is done already.
+    """Decide EndTxn of transactions version 2. NONE if the transaction has ended so already.
 
-    The epoch tells a request that is sent again from the next one, and from one of somebody else.
+    The epoch distinguishes a retry from the next request, and from a request of another client.
     """
     if current is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if current.status.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if _is_sent_again(current, producer):
-        return _again(current, committed)
+    if _is_retry(current, producer):
+        return _repeated_end(current, committed)
     code = _check_producer(current, producer)
     if code is not ErrorCode.NONE:
         return code
-    if committed and current.status is not Status.ONGOING:
+    if committed and current.status is not TransactionStatus.ONGOING:
         return ErrorCode.INVALID_TXN_STATE
     next_producer_id = _next_producer_id(current, take_producer_id)
     if next_producer_id is None:
-        return _NO_ID_AT_HAND
-    if current.status is Status.ONGOING:
+        return _NO_ID_IN_STOCK
+    if current.status is TransactionStatus.ONGOING:
         return current.prepared_with_bump(committed, next_producer_id, now_ms)
-    # Nothing was written. The epoch rises all the same: the client may not know what was sent.
+    # Nothing was written. The epoch rises all the same: the client may not know that.
     opened = replace(current, start_ms=now_ms)
     return opened.prepared_with_bump(False, next_producer_id, now_ms).completed(now_ms)
 
 
 def _next_producer_id(current: TransactionMetadata, take_producer_id: TakeProducerId) -> int | None:
-    """The id to go on with after an end that uses up the epochs; None if none is at hand."""
+    """The producer id after this end: a new id if the epochs are used up, None if out of stock."""
     return take_producer_id() if current.is_epoch_exhausted else NO_PRODUCER
 
 
-def _is_sent_again(current: TransactionMetadata, producer: Producer) -> bool:
-    """Whether the present state, which is complete, is the outcome of the same request."""
-    if current.status not in (Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT):
+def _is_retry(current: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
+    """Whether the present state is the completed outcome of this very request."""
+    if current.status not in (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT):
         return False
     if current.client_version < VERSION_WITH_BUMP:
-        return False  # The epoch before was somebody else's, since this end has not raised it.
+        return False  # That end raised no epoch, so the epoch before was another client's.
     if producer.producer_id == current.producer_id:
         return producer.producer_epoch + 1 == current.producer_epoch and not current.has_last_epoch
     return (
@@ -236,8 +234,10 @@ def _is_sent_again(current: TransactionMetadata, producer: Producer) -> bool:
     )
 
 
-def _again(current: TransactionMetadata, committed: bool) -> ErrorCode:
-    """The answer to an end that is complete already, or that has nothing to end."""
-    if current.status is (Status.COMPLETE_COMMIT if committed else Status.COMPLETE_ABORT):
+def _repeated_end(current: TransactionMetadata, committed: bool) -> ErrorCode:
+    """The answer to an EndTxn without an open transaction: NONE if it had this outcome."""
+    if current.status is (
+        TransactionStatus.COMPLETE_COMMIT if committed else TransactionStatus.COMPLETE_ABORT
+    ):
         return ErrorCode.NONE
     return ErrorCode.INVALID_TXN_STATE

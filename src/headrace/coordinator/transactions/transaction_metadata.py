@@ -1,4 +1,4 @@
-"""What is kept of a transactional id, how it changes, and the values that callers see."""
+"""The metadata of a transactional id, its changes, and the values of the shard's interface."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -11,7 +11,7 @@ from headrace.types import TopicPartition
 
 NO_EPOCH = -1
 EPOCH_MAX = 32_767
-# The last epoch a client may have: one is left to fence it with.
+# The last epoch a client may have: the maximum is left to fence it.
 CLIENT_EPOCH_MAX = EPOCH_MAX - 1
 
 # Transactions version 2 (KIP-890): the epoch rises with the end of every transaction.
@@ -19,8 +19,8 @@ VERSION_WITHOUT_BUMP = 0
 VERSION_WITH_BUMP = 2
 
 
-class Status(IntEnum):
-    """Where a transactional id stands; the numbers are those of its record."""
+class TransactionStatus(IntEnum):
+    """The state of a transactional id; the numbers are those of its record."""
 
     EMPTY = 0
     ONGOING = 1
@@ -36,26 +36,26 @@ class Status(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the outcome is decided and not every partition knows of it yet."""
-        return self in (Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
+        """Whether the outcome is decided, and not every partition has its marker yet."""
+        return self in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
 
 _TITLES = {
-    Status.EMPTY: "Empty",
-    Status.ONGOING: "Ongoing",
-    Status.PREPARE_COMMIT: "PrepareCommit",
-    Status.PREPARE_ABORT: "PrepareAbort",
-    Status.COMPLETE_COMMIT: "CompleteCommit",
-    Status.COMPLETE_ABORT: "CompleteAbort",
+    TransactionStatus.EMPTY: "Empty",
+    TransactionStatus.ONGOING: "Ongoing",
+    TransactionStatus.PREPARE_COMMIT: "PrepareCommit",
+    TransactionStatus.PREPARE_ABORT: "PrepareAbort",
+    TransactionStatus.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionStatus.COMPLETE_ABORT: "CompleteAbort",
 }
 STATUS_BY_TITLE = {title: status for status, title in _TITLES.items()}
-# Kafka knows these names too. No transactional id is ever shown in such a state.
+# More state names of Kafka. Here no transactional id is ever in such a state.
 TRANSIENT_TITLES = frozenset(("Dead", "PrepareEpochFence"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """The broker's settings that transactions follow, with Kafka's defaults."""
+    """The broker's settings for transactions, with Kafka's defaults."""
 
     # transaction.max.timeout.ms
     max_timeout_ms: int = 900_000
@@ -70,8 +70,8 @@ class TransactionSettings:
 class AddPartitions(Message, versions=(0, 0)):
     """One transaction of an AddPartitionsToTxn request. Never on the wire.
 
-    Answered with an AddPartitionsToTxnResponse that has one result, in the form of version 4. Its
-    version is the request's: 4 and above add for a client of transactions version 2.
+    The answer is an AddPartitionsToTxnResponse with one result, in the form of version 4. The
+    version is the request's: 4 and above are from clients of transactions version 2.
     """
 
     transactional_id: str = string(default="")
@@ -82,9 +82,9 @@ class AddPartitions(Message, versions=(0, 0)):
 
 
 class AddOffsets(Message, versions=(0, 0)):
-    """An AddOffsetsToTxn request with the partition that keeps its group. Never on the wire.
+    """An AddOffsetsToTxn request with the `__consumer_offsets` partition. Never on the wire.
 
-    Answered with an AddOffsetsToTxnResponse.
+    The answer is an AddOffsetsToTxnResponse.
     """
 
     transactional_id: str = string(default="")
@@ -95,7 +95,7 @@ class AddOffsets(Message, versions=(0, 0)):
 
 
 class MarkerOrder(NamedTuple):
-    """Markers to be written; say so to the shard, partition by partition.
+    """Transaction markers to write; the shell reports them with `marker_written`.
 
     `transaction_version` is what WriteTxnMarkers carries: VERSION_WITH_BUMP if the marker's epoch
     is above that of the transaction's records.
@@ -107,66 +107,82 @@ class MarkerOrder(NamedTuple):
     transaction_version: int
 
 
-# What is kept of a transactional id, and how it changes.
-#
-# Every change is a record of the log.
-
-
 NO_TIME = -1
 
-# From where each state may be reached. None is an id that is not known, or removed.
-SOURCES: dict[Status | None, frozenset[Status | None]] = {
-    None: frozenset((Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)),
-    Status.EMPTY: frozenset(
-        (None, Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT),
+# The legal predecessors of each state. None is a transactional id that is unknown or removed.
+SOURCES: dict[TransactionStatus | None, frozenset[TransactionStatus | None]] = {
+    None: frozenset(
+        (
+            TransactionStatus.EMPTY,
+            TransactionStatus.COMPLETE_COMMIT,
+            TransactionStatus.COMPLETE_ABORT,
+        )
     ),
-    Status.ONGOING: frozenset(
-        (Status.EMPTY, Status.ONGOING, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
+    TransactionStatus.EMPTY: frozenset(
+        (
+            None,
+            TransactionStatus.EMPTY,
+            TransactionStatus.COMPLETE_COMMIT,
+            TransactionStatus.COMPLETE_ABORT,
+        ),
     ),
-    Status.PREPARE_COMMIT: frozenset((Status.ONGOING,)),
-    Status.PREPARE_ABORT: frozenset((Status.ONGOING,)),
-    Status.COMPLETE_COMMIT: frozenset((Status.PREPARE_COMMIT,)),
-    # Without partitions there is nothing to prepare.
-    Status.COMPLETE_ABORT: frozenset(
-        (Status.PREPARE_ABORT, Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
+    TransactionStatus.ONGOING: frozenset(
+        (
+            TransactionStatus.EMPTY,
+            TransactionStatus.ONGOING,
+            TransactionStatus.COMPLETE_COMMIT,
+            TransactionStatus.COMPLETE_ABORT,
+        )
+    ),
+    TransactionStatus.PREPARE_COMMIT: frozenset((TransactionStatus.ONGOING,)),
+    TransactionStatus.PREPARE_ABORT: frozenset((TransactionStatus.ONGOING,)),
+    TransactionStatus.COMPLETE_COMMIT: frozenset((TransactionStatus.PREPARE_COMMIT,)),
+    # A transaction without partitions is completed without being prepared.
+    TransactionStatus.COMPLETE_ABORT: frozenset(
+        (
+            TransactionStatus.PREPARE_ABORT,
+            TransactionStatus.EMPTY,
+            TransactionStatus.COMPLETE_COMMIT,
+            TransactionStatus.COMPLETE_ABORT,
+        )
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """What is kept of a transactional id.
+    """The metadata of a transactional id. Every change is a record of the log.
 
     Invariants: an epoch is never given to two clients. `partitions` has every partition that may
     hold records of the open transaction, and only an id that is ONGOING or prepared has any. Once
     an id is prepared nothing but its completion follows, so the outcome never changes.
     """
 
-    status: Status
+    status: TransactionStatus
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     updated_ms: int
     start_ms: int = NO_TIME
     partitions: tuple[TopicPartition, ...] = ()
-    # The id that was used up, until the producer has surely heard of the one it got instead.
+    # The producer id that was used up, until the client has surely received its new producer id.
     previous_producer_id: int = NO_PRODUCER
-    # The id to go on with, at epoch 0, once a transaction is complete that used up the epochs.
+    # The producer id, at epoch 0, after the completion of a transaction that used up the epochs.
     next_producer_id: int = NO_PRODUCER
-    # Transactions version 2 if the last change was made by a client that speaks it, or by us.
+    # Transactions version 2 if the last change was by a client of that version, or a timeout.
     client_version: int = 0
-    # The epoch before the present one if the same client has both, to know a request that is sent
-    # again. Not in the log, as in Kafka: after a failover such a client is fenced.
+    # The epoch before the present if the same client has both, to recognize a retried request. Not
+    # in the log, as in Kafka: after a failover such a client is fenced.
     last_epoch: int = NO_EPOCH
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the epoch cannot rise for a client any more."""
+        """Whether no client may have a higher epoch: a new producer id is needed."""
         return self.producer_epoch >= CLIENT_EPOCH_MAX
 
     @property
     def client_producer(self) -> tuple[int, int]:
-        """The producer id and epoch its client has, or gets in the answer."""
+        """The producer id and epoch that the client has, or gets in the response."""
         if self.next_producer_id != NO_PRODUCER:
             return self.next_producer_id, 0
         return self.producer_id, self.producer_epoch
@@ -174,10 +190,10 @@ class TransactionMetadata:
     def with_epoch(
         self, producer_epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Ready for a client that gets this epoch."""
+        """The metadata after InitProducerId with a new epoch."""
         return replace(
             self,
-            status=Status.EMPTY,
+            status=TransactionStatus.EMPTY,
             producer_epoch=producer_epoch,
             last_epoch=last_epoch,
             timeout_ms=timeout_ms,
@@ -189,28 +205,30 @@ class TransactionMetadata:
     def with_producer_id(
         self, producer_id: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Ready for a client that gets another producer id, because the epochs are used up."""
+        """The metadata after InitProducerId with a new producer id: the epochs are used up."""
         renewed = self.with_epoch(0, last_epoch, timeout_ms, now_ms)
         return replace(renewed, producer_id=producer_id, previous_producer_id=self.producer_id)
 
     def with_partitions(
         self, partitions: tuple[TopicPartition, ...], client_version: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Open, with these partitions besides those it has."""
+        """The metadata of the open transaction with more partitions."""
         return replace(
             self,
-            status=Status.ONGOING,
+            status=TransactionStatus.ONGOING,
             partitions=tuple(dict.fromkeys(self.partitions + partitions)),
             client_version=client_version,
-            start_ms=self.start_ms if self.status is Status.ONGOING else now_ms,
+            start_ms=self.start_ms if self.status is TransactionStatus.ONGOING else now_ms,
             updated_ms=now_ms,
         )
 
     def prepared(self, committed: bool, now_ms: int) -> "TransactionMetadata":
-        """Decided by a client of transactions version 1, whose epoch stays."""
+        """The metadata after EndTxn of transactions version 1; the epoch stays."""
         return replace(
             self,
-            status=Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT,
+            status=TransactionStatus.PREPARE_COMMIT
+            if committed
+            else TransactionStatus.PREPARE_ABORT,
             client_version=0,
             updated_ms=now_ms,
         )
@@ -218,15 +236,17 @@ class TransactionMetadata:
     def prepared_with_bump(
         self, committed: bool, next_producer_id: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Decided by a client of transactions version 2, or by us: markers have the next epoch.
+        """The metadata after EndTxn of transactions version 2, or a timeout: the epoch rises.
 
-        So a record that is still under way with the epoch before is refused wherever a marker is.
-        An abort by us looks like the client's own. So the client may still ask for that and go on,
-        as in Kafka, unless a new producer has the id by then; what it cannot do is commit.
+        Markers have the raised epoch, so a delayed record with the epoch before is refused behind
+        them. An abort by timeout looks like the client's own. So the client may still abort and go
+        on, as in Kafka, unless a new producer has the id by then; it cannot commit.
         """
         return replace(
             self,
-            status=Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT,
+            status=TransactionStatus.PREPARE_COMMIT
+            if committed
+            else TransactionStatus.PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX),
             last_epoch=self.producer_epoch,
             next_producer_id=next_producer_id,
@@ -236,21 +256,23 @@ class TransactionMetadata:
 
     @property
     def has_last_epoch(self) -> bool:
-        """Whether the epoch is the last one, which no client may have.
+        """Whether the epoch is the maximum, which no client may have.
 
-        Every end takes another producer id instead. A log may still have records of a broker
-        that aborted transactions without one.
+        Every end takes a new producer id instead. A log may still have records of an older broker
+        that aborted transactions without a new producer id.
         """
         return self.producer_epoch == EPOCH_MAX and self.next_producer_id == NO_PRODUCER
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
-        """Known to every partition; a producer id that waited for this comes into use."""
-        is_commit = self.status is Status.PREPARE_COMMIT
+        """The metadata after the last marker is written; a next producer id comes into use."""
+        is_commit = self.status is TransactionStatus.PREPARE_COMMIT
         producer_id, producer_epoch = self.client_producer
         has_another = producer_id != self.producer_id
         return replace(
             self,
-            status=Status.COMPLETE_COMMIT if is_commit else Status.COMPLETE_ABORT,
+            status=TransactionStatus.COMPLETE_COMMIT
+            if is_commit
+            else TransactionStatus.COMPLETE_ABORT,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             previous_producer_id=self.producer_id if has_another else NO_PRODUCER,

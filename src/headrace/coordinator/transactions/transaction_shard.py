@@ -1,4 +1,4 @@
-"""All transactional ids of one partition of `__transaction_state`: requests in, responses out."""
+"""The shard of transactional ids in one `__transaction_state` partition, and its responses."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,17 +13,17 @@ from headrace.coordinator.records import (
 )
 from headrace.coordinator.shard import (
     NO_PRODUCER,
-    Client,
-    Effects,
-    Outbox,
-    Record,
+    CallTimes,
+    CoordinatorRecord,
     Reply,
-    Times,
+    ReplyBuffer,
+    RequestClient,
+    ShardEffects,
     Token,
     fits_string,
 )
 from headrace.coordinator.transactions import decisions
-from headrace.coordinator.transactions.decisions import Decision, Producer
+from headrace.coordinator.transactions.decisions import Decision, ProducerIdAndEpoch
 from headrace.coordinator.transactions.transaction_metadata import (
     NO_EPOCH,
     SOURCES,
@@ -34,9 +34,9 @@ from headrace.coordinator.transactions.transaction_metadata import (
     AddOffsets,
     AddPartitions,
     MarkerOrder,
-    Status,
     TransactionMetadata,
     TransactionSettings,
+    TransactionStatus,
 )
 from headrace.errors import ErrorCode
 from headrace.protocol.markers import Marker
@@ -61,53 +61,53 @@ from headrace.protocol.messages.list_transactions import (
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 
-# The first versions whose clients know PRODUCER_FENCED.
+# The first versions of requests whose clients know PRODUCER_FENCED.
 FENCED_SINCE = 2
 _INITIALIZE_FENCED_SINCE = 4
 
 
-def for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
-    """An error as clients of a version know it."""
+def error_for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
+    """The error code that clients of a request version know."""
     if code is ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 
-def initialized(decision: Decision, version: int) -> InitProducerIdResponse:
-    """The answer to InitProducerId, to be sent once the decision is committed."""
+def init_producer_id_response(decision: Decision, version: int) -> InitProducerIdResponse:
+    """The response to InitProducerId, to be sent once the decision is committed."""
     if isinstance(decision, TransactionMetadata):
-        if decision.status is Status.EMPTY:
+        if decision.status is TransactionStatus.EMPTY:
             return InitProducerIdResponse(
                 producer_id=decision.producer_id, producer_epoch=decision.producer_epoch
             )
-        # An open transaction is being aborted; the client asks again until it is.
+        # An open transaction is being aborted; the client retries until that is complete.
         code = ErrorCode.CONCURRENT_TRANSACTIONS
     else:
-        code = for_version(decision, version, _INITIALIZE_FENCED_SINCE)
+        code = error_for_version(decision, version, _INITIALIZE_FENCED_SINCE)
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
-def ended(
+def end_txn_response(
     decision: Decision, current: TransactionMetadata | None, version: int, is_bumping: bool
 ) -> EndTxnResponse:
-    """The answer to EndTxn, to be sent once the decision is committed.
+    """The response to EndTxn, to be sent once the decision is committed.
 
-    A client of transactions version 2 gets the producer id and the epoch to go on with.
+    A client of transactions version 2 gets its next producer id and epoch.
     """
     if isinstance(decision, TransactionMetadata):
         current, code = decision, ErrorCode.NONE
     else:
-        code = for_version(decision, version, FENCED_SINCE)
+        code = error_for_version(decision, version, FENCED_SINCE)
     if code is not ErrorCode.NONE or current is None or not is_bumping:
         return EndTxnResponse(error_code=code)
     producer_id, producer_epoch = current.client_producer
     return EndTxnResponse(producer_id=producer_id, producer_epoch=producer_epoch)
 
 
-def added(
+def add_partitions_response(
     transactional_id: str, codes: Mapping[TopicPartition, ErrorCode], version: int
 ) -> AddPartitionsToTxnResponse:
-    """The answer to AddPartitions: one result, in the form of version 4."""
+    """The response to AddPartitions: one result, in the form of version 4."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (topic, partition), code in codes.items():
         result = topics.get(topic)
@@ -116,7 +116,7 @@ def added(
         result.results_by_partition.append(
             AddPartitionsToTxnPartitionResult(
                 partition_index=partition,
-                partition_error_code=for_version(code, version, FENCED_SINCE),
+                partition_error_code=error_for_version(code, version, FENCED_SINCE),
             )
         )
     result_of_all = AddPartitionsToTxnResult(
@@ -125,10 +125,10 @@ def added(
     return AddPartitionsToTxnResponse(results_by_transaction=[result_of_all])
 
 
-def described(
+def describe_response(
     transactional_id: str, current: TransactionMetadata | None
 ) -> describe_transactions.TransactionState:
-    """One transactional id for DescribeTransactions."""
+    """A transactional id as DescribeTransactions shows it."""
     answer = describe_transactions.TransactionState(transactional_id=transactional_id)
     if not transactional_id:
         answer.error_code = ErrorCode.INVALID_REQUEST
@@ -150,7 +150,7 @@ def described(
     return answer
 
 
-def listed(
+def list_response(
     known: Iterable[tuple[str, TransactionMetadata]],
     request: list_transactions.ListTransactionsRequest,
     now_ms: int,
@@ -184,30 +184,28 @@ def listed(
     return answer
 
 
-# All transactional ids of one partition of `__transaction_state`.
-#
-# What a request does to an id is decided in `decisions`; here are the ids, the order of their
-# records, markers and time.
+# The shard. Requests are decided in `decisions`; the shard keeps the transactional ids, the order
+# of their records, the markers and the timers.
 
 
-_Handler: TypeAlias = Callable[[Outbox, Any, int, Token, int], None]
+_Handler: TypeAlias = Callable[[ReplyBuffer, Any, int, Token, int], None]
 
 # Bounds the work of one tick: a shard may be loaded with many ids that have expired.
 TIMERS_PER_TICK = 1_000
 SPARE_PRODUCER_IDS = 5
-# What the record of an end may have more than that of an addition, with the batch around it.
+# Reserve for the record that ends a transaction, which may be larger, and for its batch header.
 _RECORD_SLACK_BYTES = 512
 
 _END_WITH_BUMP = 5
 _ADD_WITH_BUMP = 4
 
 
-class _Entry:
-    """A transactional id.
+class _TransactionEntry:
+    """The state of one transactional id.
 
-    `current` is what the log says, or None; `pending` are the changes on their way to it, of which
-    None removes the id. Requests are decided by the latest of them: an answer goes out behind
-    everything it depends on, and if that does not reach the log there is no answer.
+    `current` is the committed metadata, or None; `pending` are the changes that are being appended,
+    of which None removes the id. Requests are decided by the latest change: a response is sent
+    after all records that it depends on are committed, and never if that fails.
     """
 
     __slots__ = ("current", "opened_ms", "pending", "timer", "transactional_id", "unmarked")
@@ -217,7 +215,7 @@ class _Entry:
         self.current: TransactionMetadata | None = None
         self.pending: deque[TransactionMetadata | None] = deque()
         self.timer = Timer()
-        # When the open transaction began, on the steady clock; its timestamps are times of day.
+        # Start of the open transaction on the monotonic clock; its timestamps are times of day.
         self.opened_ms: int | None = None
         # Partitions of a prepared transaction that have no marker yet, in order.
         self.unmarked: dict[TopicPartition, None] = {}
@@ -231,32 +229,37 @@ class TransactionShard:
     """All transactional ids of one partition of `__transaction_state`. Not thread-safe.
 
     To load: `replay` every record in order, then `loaded`. From then on `handle`, `tick` and
-    `marker_written` return effects, and `commit` says what to send once these have taken place.
-    After `loaded` and after every `commit` the shell asks for `take_orders`, and after `tick` and
-    `marker_written` for `take_completed`.
+    `marker_written` return effects, and `commit` returns the replies to send once these are
+    committed. After `loaded` and after every `commit` the shell calls `take_marker_orders`, and
+    after `tick` and `marker_written` it calls `take_completed`.
+
+    After each of these calls, also after a `tick` without effects, the shell fills the stock of
+    producer ids if `missing_producer_ids` says so. No request may come to have it filled, and the
+    abort of a transaction that timed out at the last epoch needs a producer id.
 
     Requests: InitProducerIdRequest (with a transactional id), EndTxnRequest, AddPartitions and
     AddOffsets, each with the version that the client sent.
 
-    Invariant: nothing is ordered or answered that is not committed, so another coordinator that
-    loads the log at any point goes on from there: it may order a marker again, never another one.
+    Invariant: markers and responses follow only from committed records, so another coordinator that
+    loads the log at any point continues from there: it may order the same marker again, never a
+    different marker.
     """
 
     def __init__(self, settings: TransactionSettings, coordinator_epoch: int) -> None:
         """`coordinator_epoch` is the leader epoch of the partition; markers carry it."""
         self._settings = settings
         self._coordinator_epoch = coordinator_epoch
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _TransactionEntry] = {}
         self._deadlines = Deadlines()
         self._producer_ids: deque[int] = deque()
         self._orders: list[MarkerOrder] = []
         self._completed: list[str] = []
-        # Prepared without a partition to mark: complete at the next tick.
-        self._markless: dict[str, _Entry] = {}
+        # Prepared transactions without partitions: they are completed at the next tick.
+        self._markless: dict[str, _TransactionEntry] = {}
         self._is_loaded = False
         self._loaded_ms = 0
-        self.times = Times()
-        # Records of types that only newer versions know, met while loading.
+        self.times = CallTimes()
+        # The number of records of unknown types that were loaded.
         self.ignored_records = 0
         self._handlers: dict[type[Message], _Handler] = {
             AddOffsets: self._add_offsets,
@@ -267,39 +270,40 @@ class TransactionShard:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has to be called next; None if nothing will ever be due."""
+        """The time of the next call of `tick`; None if no timer runs."""
         return self.times.now_ms if self._markless else self._deadlines.next_ms
 
     @property
-    def wants_producer_ids(self) -> int:
-        """How many producer ids to give; an InitProducerId may need one of them at once.
+    def missing_producer_ids(self) -> int:
+        """The number of producer ids that the stock lacks.
 
-        Without one it is answered COORDINATOR_LOAD_IN_PROGRESS: top up before handling it.
+        InitProducerId may need a producer id; with an empty stock it is answered
+        COORDINATOR_LOAD_IN_PROGRESS, so the shell fills the stock before it passes the request on.
         """
         return max(SPARE_PRODUCER_IDS - len(self._producer_ids), 0)
 
-    def give_producer_ids(self, producer_ids: Iterable[int]) -> None:
-        """Take producer ids that nobody has used."""
+    def add_producer_ids(self, producer_ids: Iterable[int]) -> None:
+        """Add unused producer ids to the stock."""
         self._producer_ids.extend(producer_ids)
 
     def handle(
-        self, request: Message, version: int, token: Token, client: Client, now_ms: int
-    ) -> Effects:
-        """Decide a request that names one transactional id."""
+        self, request: Message, version: int, token: Token, client: RequestClient, now_ms: int
+    ) -> ShardEffects:
+        """Handle a request for one transactional id."""
         assert self._is_loaded
         self.times.now_ms = now_ms
-        out = Outbox()
+        out = ReplyBuffer()
         self._handlers[type(request)](out, request, version, token, self.times.wall_ms)
         return out.effects()
 
-    def tick(self, now_ms: int) -> Effects:
-        """Do what is due: abort transactions that have timed out, remove ids unused for long.
+    def tick(self, now_ms: int) -> ShardEffects:
+        """Abort transactions that timed out, and remove transactional ids that expired.
 
         The work of one call is bounded; if more is due, `next_deadline_ms` stays in the past.
         """
         assert self._is_loaded
         self.times.now_ms = now_ms
-        out = Outbox()
+        out = ReplyBuffer()
         for entry in self._markless.values():
             self._complete(out, entry)
         self._markless.clear()
@@ -312,50 +316,50 @@ class TransactionShard:
         marker: Marker,
         partitions: Collection[TopicPartition],
         now_ms: int,
-    ) -> Effects:
-        """A marker of an order is written to these partitions, or they do not exist any more.
+    ) -> ShardEffects:
+        """Note that an ordered marker is written to these partitions, or that they are deleted.
 
-        `marker` is the order's. One that is not the latest of its transactional id is ignored.
+        A `marker` that is not that of the transactional id's latest order is ignored.
         """
         self.times.now_ms = now_ms
-        out = Outbox()
+        out = ReplyBuffer()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.current is not None and not entry.pending:
             current = entry.current
             if current.status.is_prepared and self._marker(current) == marker:
-                for one in partitions:
-                    entry.unmarked.pop(one, None)
+                for partition in partitions:
+                    entry.unmarked.pop(partition, None)
                 if not entry.unmarked:
                     self._complete(out, entry)
         return out.effects()
 
-    def take_orders(self) -> list[MarkerOrder]:
-        """Markers to be written since the last call."""
+    def take_marker_orders(self) -> list[MarkerOrder]:
+        """The marker orders since the last call."""
         orders, self._orders = self._orders, []
         return orders
 
     def take_completed(self) -> list[str]:
-        """The transactional ids whose transactions are prepared no more since the last call.
+        """The transactional ids whose transactions were completed since the last call.
 
-        The record of that may be on its way to the log; answers wait behind it.
+        The record of the completion may not be committed yet; later responses wait for it.
         """
         completed, self._completed = self._completed, []
         return completed
 
     def is_prepared(self, transactional_id: str) -> bool:
-        """Whether an end of the id is decided, and not complete yet."""
+        """Whether the transaction of an id is prepared, and not completed yet."""
         latest = self._latest(transactional_id)
         return latest is not None and latest.status.is_prepared
 
-    def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
-        """Take over one committed record; RecordError if it cannot be read."""
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER) -> None:
+        """Apply a committed record; RecordError if it cannot be decoded."""
         transactional_id = decode_transaction_key(record.key)
         if transactional_id is None:
             self.ignored_records += 1
             return
         entry = self._entry(transactional_id)
         if self._is_loaded:
-            # The same as in the record, and with what is not written there.
+            # Equal to the record, and with the fields that are not written.
             entry.current = entry.pending.popleft()
             self._watch(entry)
         else:
@@ -364,17 +368,17 @@ class TransactionShard:
             del self._entries[transactional_id]
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Nothing: the records of this topic are never part of a transaction."""
+        """Do nothing: records of this topic are never part of a transaction."""
 
     def loaded(self, now_ms: int) -> None:
-        """End loading: order the markers of what was decided, watch what was open."""
+        """End loading: order markers of prepared transactions, start timers of the others."""
         assert not self._is_loaded
         self._is_loaded = True
         self.times.now_ms = self._loaded_ms = now_ms
         for entry in self._entries.values():
             self._watch(entry, is_loading=True)
 
-    def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
+    def commit(self, effects: ShardEffects, now_ms: int) -> tuple[Reply, ...]:
         """Replay records that are committed; return the replies that waited for them."""
         self.times.now_ms = now_ms
         for record in effects.records:
@@ -382,12 +386,12 @@ class TransactionShard:
         return effects.replies
 
     def cancel(self, token: Token) -> None:
-        """Nothing: a request waits for nothing but its record."""
+        """Do nothing: every request waits only for its record."""
 
     def describe(self, transactional_id: str) -> TransactionState:
-        """One transactional id for DescribeTransactions."""
+        """A transactional id as DescribeTransactions shows it."""
         entry = self._entries.get(transactional_id)
-        return described(transactional_id, None if entry is None else entry.current)
+        return describe_response(transactional_id, None if entry is None else entry.current)
 
     def list(
         self,
@@ -395,22 +399,31 @@ class TransactionShard:
         now_ms: int,
         matches: Callable[[str], bool] | None = None,
     ) -> ListTransactionsResponse:
-        """The transactional ids that pass the request's filters, and the states not known.
+        """The transactional ids that pass the request's filters, and the unknown state names.
 
-        `matches` is the request's pattern, if it has one.
+        `matches` is the filter of the request's pattern, None without a pattern.
         """
         entries = self._entries.values()
-        known = [(one.transactional_id, one.current) for one in entries if one.current is not None]
-        return listed(known, request, now_ms, matches)
+        known = [
+            (entry.transactional_id, entry.current)
+            for entry in entries
+            if entry.current is not None
+        ]
+        return list_response(known, request, now_ms, matches)
 
     def _initialize(
-        self, out: Outbox, request: InitProducerIdRequest, version: int, token: Token, now_ms: int
+        self,
+        out: ReplyBuffer,
+        request: InitProducerIdRequest,
+        version: int,
+        token: Token,
+        now_ms: int,
     ) -> None:
         decision: Decision = self._check_initialize(request)
         if decision is ErrorCode.NONE:
             expected = None
             if request.producer_id != NO_PRODUCER:
-                expected = Producer(request.producer_id, request.producer_epoch)
+                expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
             decision = decisions.initialize(
                 self._latest(request.transactional_id or ""),
                 expected,
@@ -419,7 +432,7 @@ class TransactionShard:
                 self._take_producer_id,
             )
             self._change(out, request.transactional_id or "", decision)
-        out.reply(token, initialized(decision, version))
+        out.reply(token, init_producer_id_response(decision, version))
 
     def _check_initialize(self, request: InitProducerIdRequest) -> ErrorCode:
         if not request.transactional_id or not fits_string(request.transactional_id):
@@ -427,7 +440,7 @@ class TransactionShard:
         if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
             return ErrorCode.INVALID_REQUEST
         if request.enable2_pc:
-            # What Kafka answers where two-phase commit is not switched on.
+            # Kafka's answer where two-phase commit is off.
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if request.keep_prepared_txn:
             return ErrorCode.UNSUPPORTED_VERSION
@@ -436,9 +449,9 @@ class TransactionShard:
         return ErrorCode.NONE
 
     def _add_partitions(
-        self, out: Outbox, request: AddPartitions, version: int, token: Token, now_ms: int
+        self, out: ReplyBuffer, request: AddPartitions, version: int, token: Token, now_ms: int
     ) -> None:
-        producer = Producer(request.producer_id, request.producer_epoch)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         if request.verify_only and request.transactional_id:
             latest = self._latest(request.transactional_id)
             codes = decisions.verify(latest, producer, request.partitions)
@@ -449,27 +462,27 @@ class TransactionShard:
                 out, request.transactional_id, producer, request.partitions, client_version, now_ms
             )
             codes = dict.fromkeys(request.partitions, code)
-        out.reply(token, added(request.transactional_id, codes, version))
+        out.reply(token, add_partitions_response(request.transactional_id, codes, version))
 
     def _add_offsets(
-        self, out: Outbox, request: AddOffsets, version: int, token: Token, now_ms: int
+        self, out: ReplyBuffer, request: AddOffsets, version: int, token: Token, now_ms: int
     ) -> None:
         code = self._add(
             out,
             request.transactional_id,
-            Producer(request.producer_id, request.producer_epoch),
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             (TopicPartition(request.topic, request.partition),),
             VERSION_WITHOUT_BUMP,
             now_ms,
         )
-        code = for_version(code, version, FENCED_SINCE)
+        code = error_for_version(code, version, FENCED_SINCE)
         out.reply(token, AddOffsetsToTxnResponse(error_code=code))
 
     def _add(
         self,
-        out: Outbox,
+        out: ReplyBuffer,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: tuple[TopicPartition, ...],
         client_version: int,
         now_ms: int,
@@ -488,9 +501,9 @@ class TransactionShard:
         return ErrorCode.NONE
 
     def _end(
-        self, out: Outbox, request: EndTxnRequest, version: int, token: Token, now_ms: int
+        self, out: ReplyBuffer, request: EndTxnRequest, version: int, token: Token, now_ms: int
     ) -> None:
-        producer = Producer(request.producer_id, request.producer_epoch)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         is_bumping = version >= _END_WITH_BUMP
         latest = self._latest(request.transactional_id)
         if not request.transactional_id:
@@ -502,21 +515,25 @@ class TransactionShard:
         else:
             decision = decisions.end(latest, producer, request.committed, now_ms)
         self._change(out, request.transactional_id, decision)
-        out.reply(token, ended(decision, latest, version, is_bumping))
+        out.reply(token, end_txn_response(decision, latest, version, is_bumping))
 
-    def _complete(self, out: Outbox, entry: _Entry) -> None:
+    def _complete(self, out: ReplyBuffer, entry: _TransactionEntry) -> None:
         assert entry.current is not None
         self._change(out, entry.transactional_id, entry.current.completed(self.times.wall_ms))
         self._completed.append(entry.transactional_id)
 
-    def _change(self, out: Outbox, transactional_id: str, decision: Decision) -> None:
-        """Have a decision written, if it is one to change anything."""
+    def _change(self, out: ReplyBuffer, transactional_id: str, decision: Decision) -> None:
+        """Append the record of a decision, unless the decision is an error or no change."""
         if isinstance(decision, TransactionMetadata):
             record = encode_transaction(transactional_id, decision)
             self._append(out, self._entry(transactional_id), decision, record)
 
     def _append(
-        self, out: Outbox, entry: _Entry, metadata: TransactionMetadata | None, record: Record
+        self,
+        out: ReplyBuffer,
+        entry: _TransactionEntry,
+        metadata: TransactionMetadata | None,
+        record: CoordinatorRecord,
     ) -> None:
         latest = entry.latest
         status = None if metadata is None else metadata.status
@@ -528,19 +545,19 @@ class TransactionShard:
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.latest
 
-    def _entry(self, transactional_id: str) -> _Entry:
-        """The entry of an id; for a new one a record has to be on its way."""
+    def _entry(self, transactional_id: str) -> _TransactionEntry:
+        """The entry of a transactional id, made if missing; the caller then appends a record."""
         entry = self._entries.get(transactional_id)
         if entry is None:
-            entry = self._entries[transactional_id] = _Entry(transactional_id)
+            entry = self._entries[transactional_id] = _TransactionEntry(transactional_id)
             entry.timer.fire = partial(self._on_timer, entry)
         return entry
 
     def _take_producer_id(self) -> int | None:
         return self._producer_ids.popleft() if self._producer_ids else None
 
-    def _watch(self, entry: _Entry, *, is_loading: bool = False) -> None:
-        """Take up what a committed state asks for: markers, or a look at it when its time comes."""
+    def _watch(self, entry: _TransactionEntry, *, is_loading: bool = False) -> None:
+        """Act on a committed state: order markers, or start the timer of its timeout or expiry."""
         current = entry.current
 
         def since_ms(timestamp_ms: int) -> int:
@@ -550,7 +567,7 @@ class TransactionShard:
             self._deadlines.stop(entry.timer)
             if current is not None:
                 self._order_markers(entry, current)
-        elif current.status is Status.ONGOING:
+        elif current.status is TransactionStatus.ONGOING:
             if entry.opened_ms is None:
                 entry.opened_ms = since_ms(current.start_ms)
             due_ms = self._next_check_ms(entry.opened_ms + current.timeout_ms + 1)
@@ -562,15 +579,15 @@ class TransactionShard:
         entry.opened_ms = None
 
     def _next_check_ms(self, due_ms: int) -> int:
-        """The first periodic check for timeouts at or after a time.
+        """The time of the first periodic check for timeouts at or after `due_ms`.
 
-        Kafka looks for transactions that are open for too long at an interval, too. A client that
-        ends its transaction a little late is not fenced for it.
+        Kafka checks for timeouts at an interval, too. A client that ends its transaction a little
+        late is not fenced for it.
         """
         interval_ms = self._settings.timeout_check_ms
         return due_ms + (self._loaded_ms - due_ms) % interval_ms
 
-    def _order_markers(self, entry: _Entry, current: TransactionMetadata) -> None:
+    def _order_markers(self, entry: _TransactionEntry, current: TransactionMetadata) -> None:
         entry.unmarked = dict.fromkeys(current.partitions)
         if not entry.unmarked:
             self._markless[entry.transactional_id] = entry
@@ -588,19 +605,19 @@ class TransactionShard:
             current.producer_id,
             current.producer_epoch,
             self._coordinator_epoch,
-            current.status is Status.PREPARE_COMMIT,
+            current.status is TransactionStatus.PREPARE_COMMIT,
         )
 
-    def _on_timer(self, entry: _Entry, out: Outbox, now_ms: int) -> None:
-        """Abort a transaction that has been open for too long, or forget an unused id."""
+    def _on_timer(self, entry: _TransactionEntry, out: ReplyBuffer, now_ms: int) -> None:
+        """Abort a transaction that timed out, or remove an expired transactional id."""
         if entry.pending:
-            return  # Watched again once that is committed.
+            return  # The timer starts again once the pending change is committed.
         assert entry.current is not None
-        if entry.current.status is Status.ONGOING:
+        if entry.current.status is TransactionStatus.ONGOING:
             decision = decisions.fence(entry.current, self.times.wall_ms, self._take_producer_id)
             self._change(out, entry.transactional_id, decision)
             if isinstance(decision, ErrorCode):
-                # No producer id is at hand; the shell gives some.
+                # No producer id is in stock; the shell will add some.
                 self._deadlines.start(entry.timer, now_ms + self._settings.timeout_check_ms)
         else:
             self._append(out, entry, None, encode_transaction(entry.transactional_id, None))

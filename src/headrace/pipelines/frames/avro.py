@@ -37,8 +37,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.errors import ConfigError
-from headrace.pipelines.frames.errors import BuildError
-from headrace.pipelines.spec.model import TopicSource
+from headrace.pipelines.spec.model import BuildError, TopicSource
 
 # Which Spark type the values of an Avro type have.
 #
@@ -87,7 +86,7 @@ def avro_schema(text: str) -> Schema:
 
 def spark_type(schema: Schema) -> StructType:
     """The columns of a record of this schema, which `avro_schema` gave. All may be null."""
-    record = _Types().of(schema, "")
+    record = _AvroTypes().of(schema, "")
     assert isinstance(record, StructType)
     return record
 
@@ -95,7 +94,7 @@ def spark_type(schema: Schema) -> StructType:
 def _readable(schema: Schema) -> Schema:
     """The schema without the logical types that are not read as themselves."""
     if isinstance(schema, list):
-        return [_readable(one) for one in schema]
+        return [_readable(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     inside = {"type", "items", "values", "fields"}
@@ -112,7 +111,7 @@ def _read_as_itself(carrier: str, logical: str | None) -> bool:
     return (carrier, logical) in _LOGICAL
 
 
-class _Types:
+class _AvroTypes:
     """The types of one schema; a named type is met whole once and by its name after that."""
 
     def __init__(self) -> None:
@@ -157,7 +156,7 @@ class _Types:
         return kind
 
     def _union(self, union: list[Schema], path: str) -> DataType:
-        some = [one for one in union if one != "null"]
+        some = [branch for branch in union if branch != "null"]
         if len(some) != 1:
             raise AvroSchemaError(
                 f"{path}: a union of {', '.join(map(_name, union))}, where Spark's columns have one"
@@ -217,7 +216,7 @@ class AvroReader:
 
     @property
     def result_type(self) -> StructType:
-        """What a value becomes: a record or a reason, and neither where there is no value."""
+        """The decoded value: a record or a reason, and neither where there is no value."""
         return StructType(
             [StructField("record", self.record_type), StructField("reason", StringType())]
         )

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.options import nearest
 from headrace.pipelines.frames.decoding import (
     DEAD_LETTER_COLUMNS,
     HEADERS,
@@ -23,7 +23,6 @@ from headrace.pipelines.frames.decoding import (
 )
 from headrace.pipelines.frames.errors import (
     SPARK_ERRORS,
-    BuildError,
     blaming,
     essence,
     line_of,
@@ -32,13 +31,14 @@ from headrace.pipelines.frames.errors import (
 from headrace.pipelines.locations import resolve
 from headrace.pipelines.spec.dependencies import dead_letter_sources, inputs, needed
 from headrace.pipelines.spec.model import (
+    BuildError,
     DeduplicateStep,
     FormatSource,
     Pipeline,
-    Place,
     PythonStep,
     Sink,
     Source,
+    SourceLocation,
     SpecError,
     SqlStep,
     Step,
@@ -60,7 +60,7 @@ _DELAY = "spark.watermarkDelayMs"
 
 
 def with_watermark(
-    frame: DataFrame, watermark: Watermark | None, part: str, place: Place | None
+    frame: DataFrame, watermark: Watermark | None, part: str, place: SourceLocation | None
 ) -> DataFrame:
     """The frame with its part's watermark, if it has one."""
     if watermark is None:
@@ -118,7 +118,7 @@ def as_stream(table: TopicSource) -> TopicSource:
 def topic_options(
     pipeline: Pipeline, source: TopicSource, columns: tuple[str, ...], group: str
 ) -> dict[str, str]:
-    """What the data source is told; the source's own options win over what the pipeline says."""
+    """The options of the data source; the source's own override those of the pipeline."""
     options = {f"kafka.{name}": text for name, text in pipeline.broker.items()}
     if source.pattern is not None:
         options["subscribePattern"] = source.pattern
@@ -180,7 +180,7 @@ def name_of(step: PythonStep) -> str:
 
 
 def _directories(step: PythonStep, pipeline: Pipeline) -> set[Path]:
-    """Where modules can be that no worker has: beside the pipeline, and beside the step's file."""
+    """The directories of modules that workers lack: of the pipeline, and of the step's file."""
     root = pipeline.directory.absolute()
     file = step.function.rpartition(":")[0] if isinstance(step.function, str) else ""
     return {root, (root / file).parent} if file.endswith(".py") else {root}
@@ -288,11 +288,11 @@ def _query(spark: SparkSession, step: SqlStep, part: str, pipeline: Pipeline) ->
         raise BuildError(_line_place(step, line_of(error)), part, text, remedy) from error
 
 
-def _line_place(step: SqlStep, line: int | None) -> Place | None:
+def _line_place(step: SqlStep, line: int | None) -> SourceLocation | None:
     """The place of a line of the query, where it is known."""
     if step.sql_place is None or line is None:
         return step.place
-    return Place(step.sql_place.file, step.sql_place.line + line - 1)
+    return SourceLocation(step.sql_place.file, step.sql_place.line + line - 1)
 
 
 def _explained(error: PySparkException, pipeline: Pipeline) -> tuple[str, str]:
@@ -306,8 +306,8 @@ def _explained(error: PySparkException, pipeline: Pipeline) -> tuple[str, str]:
 
 def _tables(name: str, pipeline: Pipeline) -> str:
     names = [part.name for part in (*pipeline.sources, *pipeline.steps)]
-    near = get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"its tables can be {', '.join(names)}"
+    near = nearest(name, names)
+    return f"did you mean {near}?" if near else f"its tables can be {', '.join(names)}"
 
 
 def _distinct(frame: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
 
-from headrace.pipelines.frames.errors import BuildError, DecodeError, blaming
-from headrace.pipelines.spec.model import Decode, OnError, Pipeline, TopicSource
+from headrace.pipelines.frames.errors import DecodeError, blaming
+from headrace.pipelines.spec.model import BuildError, Decode, OnError, Pipeline, TopicSource
 
 # JSON and CSV values by Spark's own parsers, with a reason for each that does not fit.
 #
@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class Parser(Protocol):
-    """What differs between the formats."""
+    """The part of decoding that differs between the formats."""
 
     @property
     def schema(self) -> StructType:
@@ -210,8 +210,8 @@ _SCHEMA_FORM = 'write the schema as "id BIGINT, at TIMESTAMP"'
 _OURS = ("mode", "columnNameOfCorruptRecord")
 
 
-class Format(Protocol):
-    """How values of one format and schema are read."""
+class ValueFormat(Protocol):
+    """The reader of values of one format and schema."""
 
     @property
     def record_type(self) -> StructType:
@@ -288,8 +288,8 @@ def dead_letters(pipeline: Pipeline, source: TopicSource, records: DataFrame) ->
     return bad.select("key", "value", F.concat(own, F.array(*added)).alias(HEADERS))
 
 
-def format_of(source: TopicSource) -> Format:
-    """How this source's values are read. Raises BuildError where its declaration says no way."""
+def format_of(source: TopicSource) -> ValueFormat:
+    """The reader of this source's values; BuildError if its declaration names none."""
     decode = source.decode
     make = _FORMATS.get(decode.format)
     if make is None:
@@ -299,21 +299,21 @@ def format_of(source: TopicSource) -> Format:
     return make(source, decode.schema)
 
 
-def _json(source: TopicSource, schema: str) -> Format:
+def _json(source: TopicSource, schema: str) -> ValueFormat:
     return TextFormat(JsonParser(_declared(source, schema), _options(source)))
 
 
-def _csv(source: TopicSource, schema: str) -> Format:
+def _csv(source: TopicSource, schema: str) -> ValueFormat:
     return TextFormat(CsvParser(_declared(source, schema), _options(source)))
 
 
-def _avro(source: TopicSource, schema: str) -> Format:
+def _avro(source: TopicSource, schema: str) -> ValueFormat:
     from headrace.pipelines.frames.avro import avro_format  # noqa: PLC0415 - needs fastavro
 
     return avro_format(source, schema)
 
 
-_FORMATS: Mapping[str, Callable[[TopicSource, str], Format]] = {
+_FORMATS: Mapping[str, Callable[[TopicSource, str], ValueFormat]] = {
     "json": _json,
     "csv": _csv,
     "avro": _avro,
@@ -341,7 +341,7 @@ def _options(source: TopicSource) -> Mapping[str, str]:
     return source.decode.options
 
 
-def _refuse_equal_names(source: TopicSource, form: Format) -> None:
+def _refuse_equal_names(source: TopicSource, form: ValueFormat) -> None:
     names = [*form.record_type.names, *source.decode.keep.values()]
     lower = [name.lower() for name in names]
     doubled = [name for name in names if lower.count(name.lower()) > 1]
@@ -354,7 +354,7 @@ def _refusal(source: TopicSource, text: str, remedy: str) -> BuildError:
     return BuildError(source.decode.place or source.place, f"source {source.name}", text, remedy)
 
 
-def _attempts(records: DataFrame, form: Format) -> DataFrame:
+def _attempts(records: DataFrame, form: ValueFormat) -> DataFrame:
     value, attempt = F.col("value"), F.col(_ATTEMPT)
     tried = records.select("*", _walled(form.attempt(value)).alias(_ATTEMPT))
     return tried.withColumn(_REASON, form.reason(value, attempt))

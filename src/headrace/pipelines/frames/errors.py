@@ -1,4 +1,4 @@
-"""What can be wrong with a pipeline when it is built, and with a record when it is decoded.
+"""Errors of a pipeline that is built, and of a record that is decoded.
 
 Rule: a text is one line that names the part, says what is wrong, and then what to do.
 """
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from headrace.errors import HeadraceError
-from headrace.pipelines.spec.model import Place
+from headrace.pipelines.spec.model import BuildError, SourceLocation
 
 # Where Spark writes every mistake in a query as JSON to the terminal, which the error says better.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -24,32 +24,22 @@ _OURS = re.compile(r"^headrace\.[\w.]+: (.+)$", re.MULTILINE)
 _LINE = re.compile(r"line (\d+),? pos \d+")
 
 
-class BuildError(HeadraceError):
-    """A part of a pipeline of which Spark can make nothing: a query that names no table, say."""
-
-    def __init__(self, place: Place | None, part: str, text: str, remedy: str = "") -> None:
-        where = f"{place}: " if place else ""
-        super().__init__(f"{where}{part}: {text}" + (f"; {remedy}" if remedy else ""))
-        self.place = place
-        self.part = part
-
-
 class DecodeError(HeadraceError):
     """A record that does not fit its declared schema, where the pipeline is to fail then."""
 
 
 @contextmanager
-def blaming(place: Place | None, part: str, remedy: str = "") -> Iterator[None]:
+def blaming(place: SourceLocation | None, part: str, advice: str = "") -> Iterator[None]:
     """Turn what Spark refuses inside it into a BuildError of this part."""
     try:
         with silenced():
             yield
     except SPARK_ERRORS as error:
-        raise BuildError(place, part, essence(error), remedy) from error
+        raise BuildError(place, part, essence(error), advice) from error
 
 
 def essence(error: BaseException) -> str:
-    """What an error of Spark says, in one line: ours if one of ours is inside it.
+    """The text of an error of Spark in one line: that of our own error if it holds one.
 
     The name of the condition, the SQL state and the plan are for those who read the cause.
     """

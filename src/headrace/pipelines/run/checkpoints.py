@@ -58,16 +58,16 @@ _SHOWN_MAX = 60
 
 
 def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
-    """What must stay of the query that fills a sink, or carries away a source's dead letters."""
+    """The properties that the query of a sink, or of dead letters, must keep."""
     found = {"pipeline": pipeline.name}
     if isinstance(part, TopicSource):
         return found | {f"source {part.name}": _source_text(part)}
-    for one in needed(pipeline, part.input):
-        if isinstance(one, TopicSource | FormatSource):
-            if one.streaming:
-                found[f"source {one.name}"] = _source_text(one)
-        elif state := _state_text(one):
-            found[f"step {one.name}"] = state
+    for needed_part in needed(pipeline, part.input):
+        if isinstance(needed_part, TopicSource | FormatSource):
+            if needed_part.streaming:
+                found[f"source {needed_part.name}"] = _source_text(needed_part)
+        elif state := _state_text(needed_part):
+            found[f"step {needed_part.name}"] = state
     found["sink"] = target_text(part.target)
     found["output mode"] = str(part.mode)
     # A pipeline that is moved together with what belongs to it stays the same.
@@ -78,7 +78,7 @@ def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
 def topic_sources(pipeline: Pipeline, part: Sink | TopicSource) -> list[TopicSource]:
     """The topics that a query reads as streams."""
     parts = [part] if isinstance(part, TopicSource) else needed(pipeline, part.input)
-    return [one for one in parts if isinstance(one, TopicSource) and one.streaming]
+    return [part for part in parts if isinstance(part, TopicSource) and part.streaming]
 
 
 def _source_text(source: Source) -> str:
@@ -91,7 +91,7 @@ def _source_text(source: Source) -> str:
 
 
 def _state_text(step: Step) -> str | None:
-    """What a step keeps between batches, as far as it can be seen; None if it keeps nothing."""
+    """The state of a step between batches, as far as it can be seen; None if it has none."""
     match step:
         case DeduplicateStep(input=name, keys=keys):
             return f"first of {name} by {', '.join(keys)}"
@@ -101,7 +101,7 @@ def _state_text(step: Step) -> str | None:
 
 
 def target_text(target: Target) -> str:
-    """Where rows go, in words. A topic may change its name: what is written stays where it is."""
+    """The target of rows, in words. Topics are left out: their name may change."""
     match target:
         case TopicSink():
             return "a topic"
@@ -118,7 +118,7 @@ def target_text(target: Target) -> str:
 
 
 def differences(old: Fingerprint, new: Fingerprint) -> list[str]:
-    """What is not the same, a phrase for each."""
+    """The differences, a phrase for each."""
     gone = [f"{part} is gone" for part in old if part not in new]
     added = [f"{part} is new" for part in new if part not in old]
     changed = [
@@ -139,7 +139,7 @@ _QUERIES = "queries"
 
 
 def query_parts(pipeline: Pipeline) -> Iterator[Sink | TopicSource]:
-    """What has a query of its own: each sink, and each source whose bad records are kept."""
+    """The parts with queries of their own: sinks, and sources whose bad records are kept."""
     yield from pipeline.sinks
     yield from dead_letter_sources(pipeline)
 
@@ -181,7 +181,7 @@ def remove(pipeline: Pipeline, part: Sink | TopicSource, start: str | None) -> N
 
 
 def noted_start(pipeline: Pipeline, part: Sink | TopicSource) -> str | None:
-    """Where the last reset of a query said that it begins; None if it did not say."""
+    """The start that the last reset of a query chose; None if it chose none."""
     note = _start_note(pipeline, part)
     return note.read_text().strip() if note.exists() else None
 
@@ -206,21 +206,21 @@ def _write(path: Path, text: str) -> None:
     new.replace(path)
 
 
-class ResetRefused(HeadraceError):
+class CheckpointResetRefused(HeadraceError):
     """A reset that would not do what it says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
-    """What happens to one query. `checkpoint` is None if there is none to remove."""
+class CheckpointReset:
+    """The reset of one query. `checkpoint` is None if there is none to remove."""
 
     part: Sink | TopicSource
     query: str
     checkpoint: str | None
 
 
-def plan_resets(pipeline: Pipeline, queries: Sequence[str] = ()) -> list[Reset]:
-    """What a reset of these queries, or of all, would do."""
+def plan_resets(pipeline: Pipeline, queries: Sequence[str] = ()) -> list[CheckpointReset]:
+    """The effects of a reset of these queries, or of all."""
     parts = {query_name(part): part for part in query_parts(pipeline)}
     for name in queries:
         if name not in parts:
@@ -234,34 +234,34 @@ def plan_resets(pipeline: Pipeline, queries: Sequence[str] = ()) -> list[Reset]:
     ]
 
 
-def _plan(pipeline: Pipeline, name: str, part: Sink | TopicSource) -> Reset:
+def _plan(pipeline: Pipeline, name: str, part: Sink | TopicSource) -> CheckpointReset:
     directory = checkpoint_of(pipeline, part)
     where = query_checkpoint(pipeline, name)
     if directory is None:
-        raise ResetRefused(
+        raise CheckpointResetRefused(
             f"the checkpoint of {name} is {where}, where this command cannot remove it; remove it"
             " there"
         )
     if isinstance(part, Sink) and isinstance(part.target, FileSink):
         _refuse_elsewhere(name, part.target)
-    return Reset(part, name, where if directory.exists() else None)
+    return CheckpointReset(part, name, where if directory.exists() else None)
 
 
 def _refuse_elsewhere(name: str, target: FileSink) -> None:
     """Spark's own sink of files remembers, beside them, the batches of the old checkpoint."""
     if local_directory(target.path) is None:
-        raise ResetRefused(
+        raise CheckpointResetRefused(
             f"sink {name} writes to {target.path}, where Spark would take the first batches of a"
             " new checkpoint for old ones; give it another path, and it needs no reset"
         )
 
 
-def do_resets(pipeline: Pipeline, resets: Sequence[Reset], start: str | None) -> None:
+def do_resets(pipeline: Pipeline, resets: Sequence[CheckpointReset], start: str | None) -> None:
     """Remove the checkpoints, if nobody uses them. `start` says where the topics begin: earliest,
     latest, milliseconds since 1970, or None for where the pipeline says."""
     with locked(notes_directory(pipeline), pipeline.name):
-        for one in resets:
-            remove(pipeline, one.part, start)
+        for reset in resets:
+            remove(pipeline, reset.part, start)
 
 
 EARLIEST = "earliest"
@@ -278,10 +278,10 @@ def starting_at(pipeline: Pipeline, start: str | None) -> Pipeline:
     if start is None:
         return pipeline
     sources = tuple(
-        replace(one, options=_options(one.options, start))
-        if isinstance(one, TopicSource) and one.streaming
-        else one
-        for one in pipeline.sources
+        replace(source, options=_options(source.options, start))
+        if isinstance(source, TopicSource) and source.streaming
+        else source
+        for source in pipeline.sources
     )
     return replace(pipeline, sources=sources)
 

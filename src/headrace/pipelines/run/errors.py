@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.client.errors import BufferExhausted, TimedOut, Unreachable
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, KafkaError, with_advice
 from headrace.net.client_connection import ConnectionFailed
 from headrace.pipelines.locations import local_directory, notes_directory, query_name
-from headrace.pipelines.spec.model import Pipeline, PythonStep, Sink, SqlStep, Step, TopicSource
+from headrace.pipelines.spec.model import (
+    BuildError,
+    Pipeline,
+    PythonStep,
+    Sink,
+    SqlStep,
+    Step,
+    TopicSource,
+)
 
 _HEADRACE = re.compile(r"^\s*(headrace(?:\.\w+)+): (.+)$", re.MULTILINE)
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]+)?)\] ")
@@ -87,7 +95,7 @@ def sql_fragment(text: str) -> str | None:
 
 
 def message_of(text: str) -> str:
-    """What is said before stack traces, plans and quotations, without the names of Java's classes.
+    """The text before stack traces, plans and quotations, without names of Java's classes.
 
     The innermost message if several are wrapped into one another.
     """
@@ -144,16 +152,16 @@ class CheckpointMismatch(PipelineFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """What a message of Spark or Java means. `what` may use the groups of the pattern."""
+class _ErrorRule:
+    """The meaning of a message of Spark or Java. `what` may use the groups of the pattern."""
 
     pattern: re.Pattern[str]
     what: str
     remedy: str
 
 
-def _rule(pattern: str, what: str, remedy: str) -> _Rule:
-    return _Rule(re.compile(pattern, re.DOTALL), what, remedy)
+def _rule(pattern: str, what: str, remedy: str) -> _ErrorRule:
+    return _ErrorRule(re.compile(pattern, re.DOTALL), what, remedy)
 
 
 _RULES = (
@@ -258,11 +266,11 @@ def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFai
     if isinstance(error, PipelineFailed):
         return error
     text = f"{type(error).__name__}: {error}"
+    if isinstance(error, BuildError):
+        return PipelineFailed(_built(pipeline, error))
     if isinstance(error, HeadraceError):
-        built = _built(pipeline, error)
-        if built is not None:
-            return PipelineFailed(built)
-        line = _with_place(pipeline, part, _without_code(str(error)))
+        line = error.detail or str(error) if isinstance(error, KafkaError) else str(error)
+        line = _with_place(pipeline, part, line)
         return PipelineFailed(line, outage=isinstance(error, _OUTAGES))
     known = headrace_error(text)
     if known is not None:
@@ -299,24 +307,21 @@ def label(pipeline: Pipeline, part: Part, step: Step | None = None) -> str:
 
 
 def reset_command(pipeline: Pipeline, part: Part) -> str:
-    """What the user types to let a query begin anew."""
+    """The command that resets a query."""
     file = pipeline.place.file if pipeline.place else "FILE"
     return f"headrace pipeline reset {file}" + (f" --sink {query_name(part)}" if part else "")
 
 
 def log_path(pipeline: Pipeline) -> Path:
-    """Where a run keeps what Spark has to say."""
+    """The file that keeps Spark's own messages of a run."""
     return notes_directory(pipeline) / LOG_FILE
 
 
-def _built(pipeline: Pipeline, error: HeadraceError) -> str | None:
-    """What is wrong with a part that could not be built, which has more to say than its text."""
-    part, place = getattr(error, "part", None), getattr(error, "place", None)
-    if not isinstance(part, str):
-        return None
-    where = f"{place}: " if place else ""
-    text = " ".join(str(error).removeprefix(where).removeprefix(f"{part}: ").split())
-    return f"pipeline {pipeline.name}, {part}{f' ({place})' if place else ''}: {text}"
+def _built(pipeline: Pipeline, error: BuildError) -> str:
+    """The error of a part that could not be built, in one line."""
+    text = " ".join(with_advice(error.reason, error.advice).split())
+    where = f" ({error.place})" if error.place else ""
+    return f"pipeline {pipeline.name}, {error.part}{where}: {text}"
 
 
 def _with_place(pipeline: Pipeline, part: Part, text: str) -> str:
@@ -358,8 +363,8 @@ def _python_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
     found = python_error(text)
     if found is None:
         return None
-    steps = [one for one in pipeline.steps if isinstance(one, PythonStep)]
-    named = [one for one in steps if found.file and found.file.endswith(_file_of(one))]
+    steps = [step for step in pipeline.steps if isinstance(step, PythonStep)]
+    named = [step for step in steps if found.file and found.file.endswith(_file_of(step))]
     step = named[0] if len(named) == 1 else None
     where = f"{Path(found.file).name}:{found.line}: " if found.file else ""
     remedy = "correct the function, and run it again: it goes on where it was"
@@ -381,9 +386,9 @@ def _sql_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
         return None
     fragment = sql_fragment(text)
     named = [
-        one
-        for one in pipeline.steps
-        if fragment and isinstance(one, SqlStep) and fragment in " ".join(one.sql.split())
+        step
+        for step in pipeline.steps
+        if fragment and isinstance(step, SqlStep) and fragment in " ".join(step.sql.split())
     ]
     what = first_sentences(message_of(text))
     remedy = "correct the query, and check it with `headrace pipeline check --plan`"

@@ -1,4 +1,4 @@
-"""How far the queries of a pipeline are, from what Spark reports of each batch. Pure.
+"""Progress of a pipeline's queries, from Spark's reports of each batch. Pure.
 
 Pure.
 """
@@ -46,7 +46,7 @@ def merged(offsets: Iterable[Any]) -> dict[TopicPartition, int]:
 
 
 def lag(ends: Iterable[Any], latest: Iterable[Any]) -> int | None:
-    """How many offsets lie between where the sources are and where their topics end.
+    """The number of offsets between the positions of the sources and the ends of their topics.
 
     None if none of the sources says it.
     """
@@ -59,7 +59,7 @@ def lag(ends: Iterable[Any], latest: Iterable[Any]) -> int | None:
 
 
 def distance(start: Positions, end: Positions) -> int:
-    """How many offsets there are from one to the other; a partition that is new counts from 0."""
+    """The number of offsets between two positions; a new partition counts from 0."""
     return sum(max(position - start.get(tp, 0), 0) for tp, position in end.items())
 
 
@@ -70,7 +70,7 @@ OUTPUT_ROWS = "rows"
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """Where one query is.
+    """The progress of one query.
 
     `lag` and `remaining` are in offsets, and None while nobody knows them: the first is the
     distance to where the topics end, the second to where the query will stop if it reads only
@@ -100,14 +100,14 @@ class QueryProgress:
 
     @property
     def fraction(self) -> float | None:
-        """How much of what there is to read is read, from 0 to 1; None while nobody knows."""
+        """The share of the input that is read, from 0 to 1; None while it is unknown."""
         left = self.remaining if self.remaining is not None else self.lag
         if left is None:
             return None
         return self.rows_in / (self.rows_in + left) if self.rows_in + left else 1.0
 
 
-class Tally:
+class ProgressTally:
     """Sums up one query. `bounded` says that it ends where its topics ended when it began."""
 
     def __init__(self, name: str, *, bounded: bool) -> None:

@@ -21,8 +21,8 @@ from headrace.errors import HeadraceError
 from headrace.pipelines.locations import notes_directory, query_checkpoint, query_group, query_name
 from headrace.pipelines.run.checkpoints import noted_start, query_parts, starting_at, topic_sources
 from headrace.pipelines.run.errors import PipelineFailed, explain, explaining, label
-from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS, Positions, Tally
-from headrace.pipelines.run.run_state import Phase, RunState, new_state, write_state
+from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS, Positions, ProgressTally
+from headrace.pipelines.run.run_state import RunPhase, RunState, new_state, write_state
 from headrace.pipelines.spec.model import (
     OutputMode,
     Pipeline,
@@ -58,7 +58,7 @@ def show_positions(pipeline: Pipeline, part: Sink | TopicSource, positions: Posi
 
 
 def client_properties(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
-    """How a source reaches its brokers: as the pipeline does, unless it says so itself."""
+    """The brokers and client options of a source: the pipeline's, unless it has its own."""
     own = {
         name.lower().removeprefix(_KAFKA): text
         for name, text in source.options.items()
@@ -173,7 +173,7 @@ class Outage:
         self._retry_at_s = now_s + min(2.0**self._attempts, _PAUSE_S_MAX)
 
     def duration_s(self, now_s: float) -> float:
-        """How long the query has waited."""
+        """The time that the query has waited."""
         return now_s - self._since_s
 
 
@@ -222,33 +222,33 @@ _RESTARTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Where a pipeline runs, and whether it ends when what is there now is done."""
+class QuerySettings:
+    """The settings of a run: its Spark master, and whether it ends with the present data."""
 
     master: str
     available_now: bool = False
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningQuery:
     """A query that was started, and what is known of it."""
 
     part: Sink | TopicSource
     query: "StreamingQuery"
-    tally: Tally
+    tally: ProgressTally
     begin: Callable[[], "StreamingQuery"]
     restarts: int = 0
     has_progressed: bool = False
     outage: Outage | None = None
 
 
-class Run:
+class PipelineRun:
     """The queries of one run from start to end, and the state others see of it."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        settings: Settings,
+        settings: QuerySettings,
         stop: StopRequest,
         on_progress: Callable[[RunState], None],
         on_warning: Callable[[str], None],
@@ -261,7 +261,7 @@ class Run:
         self._on_progress = on_progress
         self._on_warning = on_warning
         self._clock = clock
-        self._queries: list[_Running] = []
+        self._queries: list[_RunningQuery] = []
         self._written_at = 0.0
         self.state = new_state(
             pipeline.name, master=settings.master, available_now=settings.available_now
@@ -270,16 +270,16 @@ class Run:
     @contextmanager
     def told(self) -> Iterator[None]:
         """Have others see that the run begins, and how it ends."""
-        self._publish(Phase.STARTING)
+        self._publish(RunPhase.STARTING)
         try:
             yield
         except HeadraceError as error:
-            self._publish(Phase.FAILED, error=str(error))
+            self._publish(RunPhase.FAILED, error=str(error))
             raise
         except KeyboardInterrupt:
-            self._publish(Phase.STOPPED)
+            self._publish(RunPhase.STOPPED)
             raise
-        self._publish(Phase.STOPPED if self._stop.requested else Phase.FINISHED)
+        self._publish(RunPhase.STOPPED if self._stop.requested else RunPhase.FINISHED)
 
     def start(self, spark: "SparkSession") -> None:
         """Start every query; if one cannot be started, those before it are stopped again.
@@ -300,7 +300,7 @@ class Run:
             except HeadraceError:
                 self._abandon()
                 raise
-        self._publish(Phase.RUNNING)
+        self._publish(RunPhase.RUNNING)
 
     def wait(self) -> None:
         """Wait until all queries have ended, one has failed, or a stop is asked for."""
@@ -311,7 +311,7 @@ class Run:
             self._abandon()
             raise
         if self._stop.requested:
-            self._publish(Phase.STOPPING)
+            self._publish(RunPhase.STOPPING)
             self._stop_queries(_STOP_PATIENCE_S)
             self._show_positions()
 
@@ -321,19 +321,19 @@ class Run:
 
     def _start(
         self, spark: "SparkSession", part: Sink | TopicSource, frame: "DataFrame"
-    ) -> _Running:
+    ) -> _RunningQuery:
         trigger = self._trigger(part)
-        tally = Tally(query_name(part), bounded=trigger.available_now)
+        tally = ProgressTally(query_name(part), bounded=trigger.available_now)
 
         def begin(frame: "DataFrame") -> "StreamingQuery":
             with explaining(self._pipeline, part):
                 return query_writer(spark, self._pipeline, part, frame, trigger).start()
 
         query = self._retried(partial(begin, frame))
-        return _Running(part, query, tally, lambda: begin(self._frame(spark, part)))
+        return _RunningQuery(part, query, tally, lambda: begin(self._frame(spark, part)))
 
     def _retried(self, attempt: Callable[[], Result]) -> Result:
-        """What an attempt gives, made again after failures that pass by themselves."""
+        """The result of an attempt, repeated after failures that pass by themselves."""
         for _ in range(_RESTARTS_MAX):
             try:
                 return attempt()
@@ -352,13 +352,13 @@ class Run:
     def _look(self) -> bool:
         """See how far the queries are; whether one still runs."""
         active = False
-        for one in self._queries:
-            with explaining(self._pipeline, one.part):
-                active = self._look_at(one) or active
+        for query in self._queries:
+            with explaining(self._pipeline, query.part):
+                active = self._look_at(query) or active
         self._publish(self.state.phase)
         return active
 
-    def _look_at(self, one: _Running) -> bool:
+    def _look_at(self, one: _RunningQuery) -> bool:
         if one.outage is not None and self._is_away(one, one.outage):
             return True
         active = one.query.isActive
@@ -381,7 +381,7 @@ class Run:
         one.query = one.begin()
         return True
 
-    def _wait_for_brokers(self, one: _Running, failure: PipelineFailed) -> None:
+    def _wait_for_brokers(self, one: _RunningQuery, failure: PipelineFailed) -> None:
         """Have a query wait that has run before, and whose brokers do not answer any more."""
         now_s = self._clock()
         if one.outage is not None:
@@ -391,7 +391,7 @@ class Run:
         one.tally.wait(str(failure))
         self._on_warning(f"{failure}; waiting, and going on when the brokers answer")
 
-    def _is_away(self, one: _Running, outage: Outage) -> bool:
+    def _is_away(self, one: _RunningQuery, outage: Outage) -> bool:
         """Whether a query that lost its brokers rests; it is started again when that is due."""
         now_s = self._clock()
         if outage.is_pausing(now_s):
@@ -424,30 +424,32 @@ class Run:
         """Stop each query when its batch is done, or when there is no more patience."""
         until = time.monotonic() + patience_s
         with explaining(self._pipeline, None):
-            waiting = {id(one): _batch(one) for one in self._queries if one.query.isActive}
+            waiting = {id(query): _batch(query) for query in self._queries if query.query.isActive}
             while waiting:
                 late = time.monotonic() >= until
-                for one in self._queries:
-                    if id(one) in waiting and (late or _is_between(one, waiting[id(one)])):
-                        one.query.stop()
-                        del waiting[id(one)]
+                for query in self._queries:
+                    if id(query) in waiting and (late or _is_between(query, waiting[id(query)])):
+                        query.query.stop()
+                        del waiting[id(query)]
                 if waiting:
                     time.sleep(0.01)
-            for one in self._queries:
-                _take_progress(one)
-                one.tally.end()
+            for query in self._queries:
+                _take_progress(query)
+                query.tally.end()
 
     def _show_positions(self) -> None:
         """Let the brokers know of the last batches too. Nothing depends on it."""
-        for one in self._queries:
+        for query in self._queries:
             try:
-                show_positions(self._pipeline, one.part, one.tally.progress.positions)
+                show_positions(self._pipeline, query.part, query.tally.progress.positions)
             except HeadraceError as error:
-                self._on_warning(f"the positions of {query_name(one.part)} are not shown: {error}")
+                self._on_warning(
+                    f"the positions of {query_name(query.part)} are not shown: {error}"
+                )
 
-    def _publish(self, phase: Phase, error: str | None = None) -> None:
+    def _publish(self, phase: RunPhase, error: str | None = None) -> None:
         before = self.state
-        queries = tuple(one.tally.progress for one in self._queries)
+        queries = tuple(query.tally.progress for query in self._queries)
         self.state = replace(before, phase=phase, error=error, queries=queries)
         now = time.monotonic()
         if self.state.phase is not before.phase or now - self._written_at > _STATE_S:
@@ -456,7 +458,7 @@ class Run:
         self._on_progress(self.state)
 
 
-def _take_progress(one: _Running) -> None:
+def _take_progress(one: _RunningQuery) -> None:
     last = one.query.lastProgress
     if last is None:
         return
@@ -469,11 +471,11 @@ def _take_progress(one: _Running) -> None:
         one.tally.add([report])
 
 
-def _batch(one: _Running) -> int:
+def _batch(one: _RunningQuery) -> int:
     last = one.query.lastProgress
     return -1 if last is None else last.batchId
 
 
-def _is_between(one: _Running, batch: int) -> bool:
+def _is_between(one: _RunningQuery, batch: int) -> bool:
     """Whether a query runs no batch, or has ended the one it ran."""
     return not one.query.isActive or not one.query.status["isTriggerActive"] or _batch(one) > batch

@@ -1,4 +1,4 @@
-"""What a run tells other commands: that it runs, who it is, how far it is, how it ended.
+"""The state of a run for other commands: its process, its progress, its end.
 
 A lock says whether it runs, and the kernel lets go of it whatever the end; the rest is one JSON
 file that is replaced as a whole.
@@ -24,15 +24,15 @@ _STATE_FILE = "state.json"
 _LOCK_FILE = "lock"
 # A command that only asks whether the lock is held has it for a moment itself.
 _LOCK_PATIENCE_S = 0.3
-_QUERY_FIELDS = [one.name for one in fields(QueryProgress) if one.name != "positions"]
+_QUERY_FIELDS = [field.name for field in fields(QueryProgress) if field.name != "positions"]
 
 
 class AlreadyRunning(HeadraceError):
-    """Somebody runs this pipeline with these checkpoints."""
+    """The pipeline runs already with these checkpoints."""
 
 
-class Phase(StrEnum):
-    """Where a run is between its start and its end. `KILLED` is never written, only found."""
+class RunPhase(StrEnum):
+    """The phase of a run. `KILLED` is never written, only found."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -45,7 +45,7 @@ class Phase(StrEnum):
     @property
     def over(self) -> bool:
         """Whether the run has come to an end."""
-        return self in (Phase.STOPPED, Phase.FINISHED, Phase.FAILED, Phase.KILLED)
+        return self in (RunPhase.STOPPED, RunPhase.FINISHED, RunPhase.FAILED, RunPhase.KILLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RunState:
     host: str
     started: str
     updated: str
-    phase: Phase = Phase.STARTING
+    phase: RunPhase = RunPhase.STARTING
     master: str = ""
     available_now: bool = False
     error: str | None = None
@@ -85,15 +85,17 @@ def now_text() -> str:
 
 def to_document(state: RunState) -> dict[str, Any]:
     """The state as JSON has it."""
-    plain = {one.name: getattr(state, one.name) for one in fields(state) if one.name != "queries"}
-    queries = [{name: getattr(one, name) for name in _QUERY_FIELDS} for one in state.queries]
+    plain = {
+        field.name: getattr(state, field.name) for field in fields(state) if field.name != "queries"
+    }
+    queries = [{name: getattr(query, name) for name in _QUERY_FIELDS} for query in state.queries]
     return {**plain, "phase": state.phase.value, "queries": queries}
 
 
 def from_document(document: dict[str, Any]) -> RunState:
-    """What `to_document` wrote; KeyError or TypeError for anything else."""
-    queries = tuple(QueryProgress(**one) for one in document["queries"])
-    return RunState(**{**document, "phase": Phase(document["phase"]), "queries": queries})
+    """The inverse of `to_document`; KeyError or TypeError for any other document."""
+    queries = tuple(QueryProgress(**query) for query in document["queries"])
+    return RunState(**{**document, "phase": RunPhase(document["phase"]), "queries": queries})
 
 
 def write_state(directory: Path, state: RunState) -> None:
@@ -117,7 +119,7 @@ def read_state(directory: Path) -> RunState | None:
         path = directory / _STATE_FILE
         raise HeadraceError(f"{path} is no state of a pipeline; remove the file") from None
     if not state.phase.over and holder(directory) is None:
-        return replace(state, phase=Phase.KILLED)
+        return replace(state, phase=RunPhase.KILLED)
     return state
 
 
@@ -135,7 +137,7 @@ def locked(directory: Path, pipeline: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RunHolder:
     """The process that runs a pipeline now."""
 
     pid: int
@@ -143,8 +145,8 @@ class Holder:
     pipeline: str
 
 
-def holder(directory: Path) -> Holder | None:
-    """Who runs the pipeline now, None if nobody does."""
+def holder(directory: Path) -> RunHolder | None:
+    """The run that holds the pipeline now, or None."""
     try:
         with open(directory / _LOCK_FILE) as file:
             try:
@@ -156,7 +158,7 @@ def holder(directory: Path) -> Holder | None:
     return None
 
 
-def _read_holder(file: TextIO) -> Holder | None:
+def _read_holder(file: TextIO) -> RunHolder | None:
     until = time.monotonic() + _LOCK_PATIENCE_S
     while not (text := file.read()):
         # It has the lock and does not say yet who it is, or only wanted to know who has.
@@ -164,7 +166,7 @@ def _read_holder(file: TextIO) -> Holder | None:
             return None
         time.sleep(0.02)
     pid, host, pipeline = text.split()
-    return Holder(int(pid), host, pipeline)
+    return RunHolder(int(pid), host, pipeline)
 
 
 def _take(descriptor: int) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from headrace.pipelines.locations import notes_directory
 from headrace.pipelines.run.checkpoints import claim, query_parts
 from headrace.pipelines.run.errors import PipelineFailed, explaining, log_path
-from headrace.pipelines.run.queries import Run, Settings, StopRequest, query_frame
+from headrace.pipelines.run.queries import PipelineRun, QuerySettings, StopRequest, query_frame
 from headrace.pipelines.run.run_state import RunState, locked
 from headrace.pipelines.session import session
 from headrace.pipelines.spec.model import Pipeline
@@ -205,10 +205,12 @@ def run(
     # What is given here wins over the file, also where the file is looked at again.
     pipeline = replace(pipeline, spark={**pipeline.spark, **(config or {})})
     whole = session_config(pipeline, verbose=verbose)
-    settings = Settings(master or master_of(whole), available_now)
+    settings = QuerySettings(master or master_of(whole), available_now)
     with locked(notes_directory(pipeline), pipeline.name):
         stop = stop or StopRequest()
-        running = Run(pipeline, settings, stop, on_progress or _ignore, on_warning or _ignore)
+        running = PipelineRun(
+            pipeline, settings, stop, on_progress or _ignore, on_warning or _ignore
+        )
         log = SparkLog(log_path(pipeline), on_warning or _ignore, verbose=verbose)
         for part in query_parts(pipeline):
             claim(pipeline, part, allow_changes=allow_changes)

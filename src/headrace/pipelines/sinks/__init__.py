@@ -1,4 +1,4 @@
-"""Where the results of a pipeline go, each once per batch however often a batch is run.
+"""Sinks of a pipeline: results arrive once per batch however often a batch is run.
 
 Its functions are loaded when they are first asked for: they need Spark.
 """

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.pipelines.sinks.target import Batch
+from headrace.pipelines.sinks.target import MicroBatch
 from headrace.pipelines.spec.model import ConsoleSink
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class ConsoleTarget:
         self._rows_max = sink.rows
         self._console = console or Console()
 
-    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+    def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Show the first rows; the others are counted and do not come to the driver."""
         # Kept, since a look at the first rows alone would run only some of the plan.
         frame.persist()
@@ -38,7 +38,7 @@ class ConsoleTarget:
 
 
 def heading(sink: str, batch: int, count: int, shown: int) -> str:
-    """What the table is of, and how much of it."""
+    """The title of the table, with its row count."""
     more = f"; the first {shown} are shown" if shown < count else ""
     return f"{sink}, batch {batch}: {count:,} {'row' if count == 1 else 'rows'}{more}"
 

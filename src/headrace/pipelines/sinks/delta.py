@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.pipelines.sinks.lake_files import DataFile, arrow_schema, check_fit, write_files
-from headrace.pipelines.sinks.target import Batch, TargetError, library, one_line, remedy
+from headrace.pipelines.sinks.target import MicroBatch, TargetError, library, one_line, remedy
 from headrace.pipelines.spec.model import DeltaSink
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class DeltaTarget:
         self._sink = sink
         self._location = location
 
-    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+    def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Commit the files of the batch, unless the log says that this was done."""
         table = self._opened(frame)
         version = table.transaction_version(batch.writer)
@@ -67,7 +67,7 @@ class DeltaTarget:
             )
         return table
 
-    def _commit(self, table: Any, files: list[DataFile], batch: Batch) -> None:
+    def _commit(self, table: Any, files: list[DataFile], batch: MicroBatch) -> None:
         actions = [
             self._transactions.AddAction(
                 path=file.path,

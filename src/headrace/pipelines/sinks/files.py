@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.pipelines.sinks.target import Batch
+from headrace.pipelines.sinks.target import MicroBatch
 from headrace.pipelines.spec.model import FileSink
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Staging:
 
 
 def _data_files(directory: Path) -> Iterator[Path]:
-    """What Spark wrote as data, and not its marks and checksums."""
+    """The data files that Spark wrote, without its marks and checksums."""
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.name.startswith((".", "_")):
             yield path
@@ -110,7 +110,7 @@ class FileTarget:
         """Make the directory, before the first batch."""
         self._root.mkdir(parents=True, exist_ok=True)
 
-    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+    def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Write the batch's files and move them into place, if that was not done before."""
         staging = Staging(self._root, batch.query, self._is_wanted)
         if staging.recover(batch.number):

@@ -7,7 +7,7 @@ too, but snapshots expire.
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipelines.sinks.lake_files import arrow_schema, check_fit, write_files
-from headrace.pipelines.sinks.target import Batch, TargetError, library, one_line
+from headrace.pipelines.sinks.target import MicroBatch, TargetError, library, one_line
 from headrace.pipelines.spec.model import IcebergSink
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class IcebergTarget:
             text = f"the catalog of {self._name}: {_reason(error)}; check its properties"
             raise TargetError(text) from error
 
-    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+    def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Commit the files of the batch, unless the table says that this was done."""
         table = self._opened(frame)
         number = table.properties.get(_property(batch))
@@ -68,7 +68,7 @@ class IcebergTarget:
             )
         return table
 
-    def _commit(self, table: Any, paths: list[str], batch: Batch) -> None:
+    def _commit(self, table: Any, paths: list[str], batch: MicroBatch) -> None:
         said = {"headrace.query": batch.writer, "headrace.batch": str(batch.number)}
         with table.transaction() as transaction:
             # The names are new, so there is no need to look through the whole table for them.
@@ -81,18 +81,17 @@ def _reason(error: Exception) -> str:
     return one_line(str(error).partition("(Background on")[0])
 
 
-def _property(batch: Batch) -> str:
+def _property(batch: MicroBatch) -> str:
     return f"headrace.batch.{batch.query}"
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What PyIceberg raises: its errors have no class in common, and its SQL catalogs pass on
-    those of SQLAlchemy."""
+    """The errors of PyIceberg, which have no class in common, and of SQLAlchemy in its catalogs."""
     found: list[type[Exception]] = [OSError, ValueError]
     for module, root in (("pyiceberg.exceptions", Exception), ("sqlalchemy.exc", Exception)):
         try:
             names = vars(library(module, extra="iceberg")).values()
         except TargetError:
             continue
-        found += [one for one in names if isinstance(one, type) and issubclass(one, root)]
+        found += [name for name in names if isinstance(name, type) and issubclass(name, root)]
     return tuple(found)

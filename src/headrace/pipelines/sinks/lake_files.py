@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.pipelines.locations import hadoop_path
-from headrace.pipelines.sinks.target import Batch, TargetError
+from headrace.pipelines.sinks.target import MicroBatch, TargetError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ class DataFile:
 
 
 def write_files(
-    frame: "DataFrame", table: str, within: str, batch: Batch, partition_by: Sequence[str] = ()
+    frame: "DataFrame", table: str, within: str, batch: MicroBatch, partition_by: Sequence[str] = ()
 ) -> list[DataFile]:
     """Write the rows below the location of a table; the files with rows, in order."""
     spark = frame.sparkSession
@@ -118,7 +118,7 @@ def type_name(kind: "pa.DataType", smallest_int: int = 8) -> str:
         return f"map<{inner[0]}, {inner[1]}>"
     if types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
-        inside = (f"{one.name}: {type_name(one.type, smallest_int)}" for one in fields)
+        inside = (f"{field.name}: {type_name(field.type, smallest_int)}" for field in fields)
         return f"struct<{', '.join(inside)}>"
     if types.is_signed_integer(kind):
         return f"int{max(kind.bit_width, smallest_int)}"

@@ -9,7 +9,7 @@ from datetime import UTC
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from headrace.pipelines.sinks.target import Batch, TargetError, library, one_line
+from headrace.pipelines.sinks.target import MicroBatch, TargetError, library, one_line
 from headrace.pipelines.spec.model import PostgresSink
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class PostgresTarget:
         self._schema = schema
         self._nested = postgresql_sql.NESTED
         self._instants = postgresql_sql.instants(schema)
-        self._statements = postgresql_sql.Statements(sink.table, schema.fieldNames(), sink.keys)
+        self._statements = postgresql_sql.SqlStatements(sink.table, schema.fieldNames(), sink.keys)
 
     def prepare(self) -> None:
         """Create what is missing and check what is there, before the first batch."""
@@ -59,7 +59,7 @@ class PostgresTarget:
                     " add it to the table, or leave it out of the rows"
                 )
 
-    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+    def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Store the rows and the number of the batch together, unless the number is there."""
         who = (batch.pipeline, batch.sink, batch.query)
         statements = self._statements
@@ -97,11 +97,11 @@ class PostgresTarget:
         ]
         return frame.select(*columns)
 
-    def _connected(self) -> "_Connected":
-        return _Connected(self._psycopg, self._sink)
+    def _connected(self) -> "_DatabaseConnection":
+        return _DatabaseConnection(self._psycopg, self._sink)
 
 
-class _Connected:
+class _DatabaseConnection:
     """A connection for the length of a block, as one transaction; errors in words of ours."""
 
     def __init__(self, psycopg: Any, sink: PostgresSink) -> None:

@@ -53,7 +53,7 @@ def instants(schema: "StructType") -> list[int]:
     return [index for index, kind in kinds if isinstance(kind, types.TimestampType)]
 
 
-class Statements:
+class SqlStatements:
     """The statements for rows of these columns into one table."""
 
     def __init__(self, table: str, columns: Sequence[str], keys: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class Statements:
         self._others = [sql.Identifier(name) for name in columns if name not in keys]
 
     def create_batches(self) -> sql.Composed:
-        """Where the number of the last batch of each query is kept, in the table's schema."""
+        """The statement that creates the table with the last batch number of each query."""
         return sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} (pipeline text, sink text, query text,"
             " batch bigint NOT NULL, at timestamp with time zone NOT NULL DEFAULT now(),"

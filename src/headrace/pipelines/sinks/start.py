@@ -9,7 +9,7 @@ from headrace.pipelines.sinks.delta import DeltaTarget
 from headrace.pipelines.sinks.files import FileTarget
 from headrace.pipelines.sinks.iceberg import IcebergTarget
 from headrace.pipelines.sinks.postgresql import PostgresTarget
-from headrace.pipelines.sinks.target import Target, batch_function, named
+from headrace.pipelines.sinks.target import SinkTarget, batch_function, named
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeltaSink,
@@ -113,14 +113,14 @@ def _writer(
 
 
 def _batched(
-    pipeline: Pipeline, sink: Sink, frame: "DataFrame", target: Target
+    pipeline: Pipeline, sink: Sink, frame: "DataFrame", target: SinkTarget
 ) -> "DataStreamWriter":
     return frame.writeStream.foreachBatch(batch_function(pipeline.name, sink.name, target))
 
 
 def _target(
     spark: "SparkSession", pipeline: Pipeline, sink: Sink, frame: "DataFrame"
-) -> Target | None:
+) -> SinkTarget | None:
     match sink.target:
         case FileSink(path=path) as target:
             location = resolve(pipeline.directory, path)

@@ -1,4 +1,4 @@
-"""What a target of batches implements, the shell around it, and what can go wrong with one."""
+"""The interface of a target of batches, the shell around it, and its errors."""
 
 import importlib
 import re
@@ -33,7 +33,7 @@ class SinkFailed(HeadraceError):
 
 
 class TargetError(HeadraceError):
-    """What a target says went wrong; becomes a SinkFailed with the names of pipeline and sink."""
+    """An error of a target; becomes a SinkFailed with the names of pipeline and sink."""
 
 
 def one_line(text: object) -> str:
@@ -52,13 +52,13 @@ def library(module: str, extra: str) -> Any:
 
 
 def java_error() -> type[Exception]:
-    """What an error in Java is in Python, where Spark has no name of its own for it."""
+    """The Python error of an error in Java, where Spark has no name of its own for it."""
     found: type[Exception] = library("py4j.protocol", extra="spark").Py4JJavaError
     return found
 
 
 def remedy(text: str) -> str | None:
-    """What to do about an error of the operating system, if the text has one."""
+    """The advice about an error of the operating system, if the text has one."""
     return next(
         (f"{said.lower()}; {what}" for said, what in _REMEDIES.items() if said in text), None
     )
@@ -102,7 +102,7 @@ QUERY_PROPERTY = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """Which batch it is, for ever: a query keeps its id through restarts, and has another one when
     it starts anew (its checkpoint was reset), with numbers from 0."""
 
@@ -113,14 +113,14 @@ class Batch:
 
     @property
     def writer(self) -> str:
-        """Who writes, for tables with several writers."""
+        """The writer's id, for tables with several writers."""
         return f"headrace:{self.pipeline}.{self.sink}:{self.query}"
 
 
-class Target(Protocol):
+class SinkTarget(Protocol):
     """Takes batches in their order, from one query at a time."""
 
-    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+    def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Take the batch, and return True; or return False because it is there already.
 
         Runs all of the plan in one go: state is kept by the tasks that run it. On False the shell
@@ -128,12 +128,14 @@ class Target(Protocol):
         """
 
 
-def batch_function(pipeline: str, sink: str, target: Target) -> Callable[["DataFrame", int], None]:
-    """What foreachBatch calls, on the driver."""
+def batch_function(
+    pipeline: str, sink: str, target: SinkTarget
+) -> Callable[["DataFrame", int], None]:
+    """The function that foreachBatch calls, on the driver."""
 
     def take(frame: "DataFrame", number: int) -> None:
         with named(pipeline, sink):
-            batch = Batch(pipeline, sink, query_id(frame), number)
+            batch = MicroBatch(pipeline, sink, query_id(frame), number)
             if not target.write(frame, batch):
                 drain(frame)
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.pipelines.sinks.target import Batch
+from headrace.pipelines.sinks.target import MicroBatch
 from headrace.pipelines.source.write_options import Guarantee, stream_write_options
-from headrace.pipelines.spec.model import Place, SpecError, TopicSink
+from headrace.pipelines.spec.model import SourceLocation, SpecError, TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,7 +24,7 @@ class TopicTarget:
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
 
-    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+    def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Write the records of the batch."""
         options = self._options
         if stream_write_options(options).guarantee is Guarantee.EXACTLY_ONCE:
@@ -33,7 +33,9 @@ class TopicTarget:
         return True
 
 
-def records(frame: "DataFrame", sink: TopicSink, name: str, place: Place | None) -> "DataFrame":
+def records(
+    frame: "DataFrame", sink: TopicSink, name: str, place: SourceLocation | None
+) -> "DataFrame":
     """The rows as records: a value, and the other columns of the data source that are given.
 
     Raises SpecError for an expression that does not fit the rows.
@@ -55,7 +57,7 @@ def records(frame: "DataFrame", sink: TopicSink, name: str, place: Place | None)
 
 
 def _column(
-    frame: "DataFrame", what: str, expression: str, said: str, place: Place | None
+    frame: "DataFrame", what: str, expression: str, said: str, place: SourceLocation | None
 ) -> "Column":
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is there
     from pyspark.sql import functions  # noqa: PLC0415
@@ -88,9 +90,9 @@ def _converted(what: str, column: "Column", kind: "DataType") -> "Column | None"
         case "headers" if isinstance(kind, types.MapType):
             return functions.transform(
                 functions.map_entries(column),
-                lambda one: functions.struct(
-                    one["key"].cast("string").alias("key"),
-                    one["value"].cast("binary").alias("value"),
+                lambda header: functions.struct(
+                    header["key"].cast("string").alias("key"),
+                    header["value"].cast("binary").alias("value"),
                 ),
             )
         case "headers":

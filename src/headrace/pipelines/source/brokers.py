@@ -3,22 +3,24 @@
 import asyncio
 import os
 import re
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from headrace.client.admin.admin_requests import by_topic, results
-from headrace.client.admin.groups import GroupOffsets
-from headrace.client.cluster import Cluster
-from headrace.client.cluster_metadata import Topic
-from headrace.client.coordinator_lookup import Coordinators
+from headrace.client.admin.groups import GroupOffsetAdmin
+from headrace.client.blocking import Call, run_async
+from headrace.client.cluster import ClusterClient
+from headrace.client.cluster_metadata import TopicInfo
+from headrace.client.coordinator_lookup import CoordinatorLookup
 from headrace.client.errors import check
 from headrace.client.list_offsets import NOTHING, list_offsets
 from headrace.client.options import ConsumerOptions, consumer_options, from_properties
-from headrace.client.options_table import hint
 from headrace.client.types import OffsetAndMetadata
+from headrace.errors import Subject
+from headrace.options import suggestion
 from headrace.pipelines.source.errors import SourceError
 from headrace.pipelines.source.offset_ranges import Offsets, from_json
 from headrace.pipelines.source.read_options import (
@@ -38,8 +40,10 @@ from headrace.types import ZERO_UUID, TopicPartition, uuid_text
 
 # Connections that outlive a task: a worker of Spark reads many ranges, one after the other.
 #
-# Rule: no threads. The event loop of a link runs while the task that borrowed it waits for an
-# answer; between that, what was asked for arrives in the socket by itself.
+# Rule: no threads, so not a `LoopThread`: Spark forks its workers, and a thread that works while
+# rows are decoded takes the interpreter from them. The event loop of a link runs while the task
+# that borrowed it waits for an answer; between that, what was asked for arrives in the socket by
+# itself.
 
 
 Result = TypeVar("Result")
@@ -51,17 +55,17 @@ FETCH_BYTES = 4 * 1_048_576
 _Key = tuple[tuple[str, str], ...]
 
 
-class Link:
+class PooledConnection:
     """A cluster as one task at a time sees it, on an event loop of its own."""
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
-        self.cluster = Cluster(options.bootstrap_servers, **options.cluster_arguments())
+        self.cluster = ClusterClient(options.bootstrap_servers, **options.cluster_arguments())
         self._loop = asyncio.new_event_loop()
 
-    def run(self, work: "Coroutine[Any, Any, Result] | asyncio.Task[Result]") -> Result:
-        """Wait for something."""
-        return self._loop.run_until_complete(work)
+    def run(self, call: Call[Result] | Awaitable[Result]) -> Result:
+        """The result of a call of a client; the loop runs until it is there."""
+        return self._loop.run_until_complete(run_async(call))
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         """Have something go on until it has to wait: by then a request has left."""
@@ -75,18 +79,18 @@ class Link:
         self._loop.close()
 
 
-_idle: dict[_Key, list[Link]] = {}
+_idle: dict[_Key, list[PooledConnection]] = {}
 _owner = os.getpid()
 
 
 @contextmanager
-def borrowed(client: Mapping[str, str]) -> Iterator[Link]:
+def borrowed(client: Mapping[str, str]) -> Iterator[PooledConnection]:
     """A link made with these consumer properties, for as long as the caller needs it.
 
     After an error it is not used again.
     """
     key = tuple(sorted(client.items()))
-    link = _take(key) or Link(_options(client))
+    link = _take(key) or PooledConnection(_options(client))
     try:
         yield link
     except GeneratorExit:
@@ -104,7 +108,7 @@ def _options(client: Mapping[str, str]) -> ConsumerOptions:
     return consumer_options(**config)
 
 
-def _take(key: _Key) -> Link | None:
+def _take(key: _Key) -> PooledConnection | None:
     global _owner  # noqa: PLW0603 - a fork must not use its parent's sockets
     if _owner != os.getpid():
         _owner = os.getpid()
@@ -126,7 +130,7 @@ def close_idle() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPartitions:
     """The partitions that are there to read, and what was asked for by name and is not there.
 
     `topic_ids` has the id of each topic in Kafka's text form; a broker older than ids gives none.
@@ -137,10 +141,10 @@ class Found:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
-class Topics:
+class SourceTopics:
     """The topics of a read, asked about over a link."""
 
-    def __init__(self, options: ReadOptions, link: Link) -> None:
+    def __init__(self, options: ReadOptions, link: PooledConnection) -> None:
         self._options = options
         self._link = link
         self._cluster = link.cluster
@@ -148,7 +152,7 @@ class Topics:
 
     # -- partitions
 
-    def find(self) -> Found:
+    def find(self) -> FoundPartitions:
         """The partitions the options select, as they are now."""
         options = self._options
         if options.pattern is not None:
@@ -159,25 +163,29 @@ class Topics:
             self._cluster.retrying(lambda: self._cluster.refresh(names, deadline), deadline)
         )
         there = [
-            TopicPartition(name, one.index)
+            TopicPartition(name, partition.index)
             for name in names
             if name in view.topics
-            for one in view.topics[name].partitions
+            for partition in view.topics[name].partitions
         ]
         ids = topic_ids(view.topics[name] for name in names if name in view.topics)
         if options.assigned:
             missing = tuple(str(tp) for tp in options.assigned if tp not in there)
-            return Found(tuple(tp for tp in options.assigned if tp in there), missing, ids)
-        return Found(tuple(there), tuple(name for name in names if name not in view.topics), ids)
+            return FoundPartitions(
+                tuple(tp for tp in options.assigned if tp in there), missing, ids
+            )
+        return FoundPartitions(
+            tuple(there), tuple(name for name in names if name not in view.topics), ids
+        )
 
-    def _matching(self, pattern: re.Pattern[str]) -> Found:
+    def _matching(self, pattern: re.Pattern[str]) -> FoundPartitions:
         known = self._link.run(self._cluster.all_topics())
         topics = [
             topic
             for name, topic in sorted(known.items())
             if not topic.is_internal and pattern.fullmatch(name)
         ]
-        return Found(
+        return FoundPartitions(
             tuple(
                 TopicPartition(topic.name, partition.index)
                 for topic in topics
@@ -186,7 +194,7 @@ class Topics:
             topic_ids=topic_ids(topics),
         )
 
-    def require(self) -> Found:
+    def require(self) -> FoundPartitions:
         """The same, where nothing may be missing."""
         found = self.find()
         if found.missing:
@@ -206,7 +214,7 @@ class Topics:
         known = self._link.run(self._cluster.all_topics())
         create = f"; create it with: headrace topics create {names[0]}"
         return SourceError(
-            f"topic {listed(names)} does not exist {where}{hint(names[0], known) or create}"
+            f"topic {listed(names)} does not exist {where}{suggestion(names[0], known) or create}"
         )
 
     # -- offsets
@@ -253,14 +261,17 @@ class Topics:
     # -- sizes
 
     def sizes_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """What partitions take on the disks of their leaders, as they are stored."""
+        """The sizes of partitions on the disks of their leaders, as they are stored."""
         wanted, deadline = list(partitions), self._cluster.deadline()
 
         async def ask() -> dict[TopicPartition, int]:
             sizes: dict[TopicPartition, int] = {}
             for leader, led in (await self._cluster.by_leader(wanted, deadline)).items():
                 answer = await self._cluster.call(_sizes_request(led), deadline, leader)
-                check(answer.error_code, subject="sizes of partitions, for maxBytesPerTrigger")
+                check(
+                    answer.error_code,
+                    subject=Subject("sizes of partitions, for maxBytesPerTrigger"),
+                )
                 sizes |= _sizes(answer)
             return sizes
 
@@ -269,11 +280,11 @@ class Topics:
     # -- groups
 
     @cached_property
-    def _groups(self) -> GroupOffsets:
-        return GroupOffsets(self._cluster, Coordinators(self._cluster))
+    def _groups(self) -> GroupOffsetAdmin:
+        return GroupOffsetAdmin(self._cluster, CoordinatorLookup(self._cluster))
 
     def committed(self, group: str) -> Offsets:
-        """What a group has committed."""
+        """The committed offsets of a group."""
         found = self._link.run(self._groups.committed(group))
         return {tp: one.offset for tp, one in found.items()}
 
@@ -283,7 +294,7 @@ class Topics:
         results(self._link.run(self._groups.commit(group, given)))
 
 
-def topic_ids(topics: Iterable[Topic]) -> dict[str, str]:
+def topic_ids(topics: Iterable[TopicInfo]) -> dict[str, str]:
     """The ids of topics in Kafka's text form; those without an id are left out."""
     return {
         topic.name: uuid_text(topic.topic_id) for topic in topics if topic.topic_id != ZERO_UUID
@@ -301,11 +312,11 @@ def _sizes_request(partitions: Iterable[TopicPartition]) -> DescribeLogDirsReque
 
 def _sizes(answer: DescribeLogDirsResponse) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, one.partition_index): one.partition_size
+        TopicPartition(topic.name, partition.partition_index): partition.partition_size
         for directory in answer.results
         for topic in directory.topics
-        for one in topic.partitions
-        if not one.is_future_key
+        for partition in topic.partitions
+        if not partition.is_future_key
     }
 
 
@@ -321,4 +332,4 @@ def commit_progress(client: Mapping[str, str], group: str, offsets: Mapping[str,
     given = {f"kafka.{name}": value for name, value in client.items()}
     options = read_options(given | {"subscribe": ",".join(sorted({tp.topic for tp in wanted}))})
     with borrowed(options.client) as link:
-        Topics(options, link).commit(group, wanted)
+        SourceTopics(options, link).commit(group, wanted)

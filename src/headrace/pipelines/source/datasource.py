@@ -20,7 +20,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """The name that `format` is given."""
         return "headrace"
 
     def schema(self) -> StructType:
@@ -30,7 +30,7 @@ class DefaultSource(DataSource):
         return spark_schema(read_options(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What `spark.read` reads with."""
+        """The reader behind `spark.read`."""
         options = batch_options(self.options)
         if options.path is not None:
             from headrace.pipelines.source.direct_scan import scan_reader  # noqa: PLC0415
@@ -41,19 +41,19 @@ class DefaultSource(DataSource):
         return batch_reader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """What `spark.readStream` reads with."""
+        """The reader behind `spark.readStream`."""
         from headrace.pipelines.source.readers import StreamReader  # noqa: PLC0415
 
         return StreamReader(stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """What `frame.write` writes with."""
-        from headrace.pipelines.source.writer import Writer  # noqa: PLC0415
+        """The writer behind `frame.write`."""
+        from headrace.pipelines.source.writer import BatchWriter  # noqa: PLC0415
 
-        return Writer(self.options, schema, overwrite)
+        return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """What `frame.writeStream` writes with."""
+        """The writer behind `frame.writeStream`."""
         from headrace.pipelines.source.writer import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

@@ -1,4 +1,4 @@
-"""How the rows of a task reach the brokers, and what they promise.
+"""Delivery of a task's rows to the brokers, and its guarantees.
 
 A delivery is begun, is sent rows, and is committed or aborted. The one here is at-least-once: a
 task that succeeds has all of its rows on the brokers, and one that is tried again writes them
@@ -24,7 +24,7 @@ from headrace.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SinkTask:
     """Which part of which query is written, and at which attempt.
 
     `query_id` and `batch_id` are None for a batch write without a name. A streaming batch that is
@@ -41,12 +41,12 @@ class Task:
         return f"task {self.partition_id}{batch}"
 
 
-def current_task() -> Task:
+def current_task() -> SinkTask:
     """The task that this process runs now."""
     context = TaskContext.get()
     assert context is not None, "writers write in tasks"
     batch_id = context.getLocalProperty("streaming.sql.batchId")
-    return Task(
+    return SinkTask(
         context.getLocalProperty("sql.streaming.queryId"),
         None if batch_id is None else int(batch_id),
         context.partitionId(),
@@ -55,7 +55,7 @@ def current_task() -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WrittenSpan:
     """`rows` records of a partition, the first and the last at these offsets; others may lie
     between them. Offsets are -1 where the broker was not asked for an answer."""
 
@@ -65,23 +65,23 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What a task has written: told to the driver, and only once all of it is acknowledged.
+class WrittenRows(WriterCommitMessage):
+    """The rows a task has written: sent to the driver once all of them are acknowledged.
 
     `rows_before` are those that an earlier attempt had written, and this one did not write again.
     """
 
-    task: Task
-    spans: dict[TopicPartition, Span]
+    task: SinkTask
+    spans: dict[TopicPartition, WrittenSpan]
     rows_before: int = 0
 
     @property
     def rows(self) -> int:
-        """How many rows the task has written."""
+        """The number of rows the task has written."""
         return sum(span.rows for span in self.spans.values())
 
 
-class Delivery(Protocol):
+class TaskDelivery(Protocol):
     """The life of one task's rows. `begin` comes first, and `commit` or `abort` last."""
 
     def begin(self) -> None:
@@ -92,7 +92,7 @@ class Delivery(Protocol):
         """Send rows, or raise what became of earlier ones."""
         ...
 
-    def commit(self) -> Written:
+    def commit(self) -> WrittenRows:
         """Return when every row is acknowledged."""
         ...
 
@@ -101,7 +101,7 @@ class Delivery(Protocol):
         ...
 
 
-class Outbox:
+class PendingSends:
     """Rows that a producer was handed, and where they went.
 
     Memory is bounded by the producer's `buffer.memory`, and by the batch that Spark hands over.
@@ -109,7 +109,7 @@ class Outbox:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._spans: dict[TopicPartition, Span] = {}
+        self._spans: dict[TopicPartition, WrittenSpan] = {}
         self._unsettled: deque[ColumnsFuture] = deque()
 
     def send(self, topic: str, rows: pa.RecordBatch) -> None:
@@ -121,7 +121,7 @@ class Outbox:
         while self._unsettled and self._unsettled[0].done():
             self._settle()
 
-    def settle(self) -> dict[TopicPartition, Span]:
+    def settle(self) -> dict[TopicPartition, WrittenSpan]:
         """Wait for the brokers' answers to all that was sent."""
         while self._unsettled:
             self._settle()
@@ -131,8 +131,8 @@ class Outbox:
         for batch in self._unsettled.popleft().result():
             where = TopicPartition(batch.topic, batch.partition)
             first, last = batch.base_offset, batch.base_offset + batch.count - 1
-            before = self._spans.get(where, Span(0, first, last))
-            self._spans[where] = Span(
+            before = self._spans.get(where, WrittenSpan(0, first, last))
+            self._spans[where] = WrittenSpan(
                 before.rows + batch.count,
                 min(before.first_offset, first),
                 max(before.last_offset, last),
@@ -142,24 +142,24 @@ class Outbox:
 class AtLeastOnce:
     """Rows are written when they are sent, so a task that is tried again writes them again."""
 
-    def __init__(self, options: WriteOptions, task: Task) -> None:
+    def __init__(self, options: WriteOptions, task: SinkTask) -> None:
         self._options = options
         self._task = task
 
     def begin(self) -> None:
         """Make a producer, which connects when it is first used."""
         self._producer = Producer(**self._options.producer())
-        self._outbox = Outbox(self._producer)
+        self._outbox = PendingSends(self._producer)
 
     def send(self, topic: str, rows: pa.RecordBatch) -> None:
         """Hand rows over, and see what became of those before them."""
         self._outbox.send(topic, rows)
 
-    def commit(self) -> Written:
+    def commit(self) -> WrittenRows:
         """Wait for the brokers' answers to all that was sent."""
         spans = self._outbox.settle()
         self._producer.close()
-        return Written(self._task, spans)
+        return WrittenRows(self._task, spans)
 
     def abort(self) -> None:
         """Close the producer without waiting for what is on its way."""
@@ -167,7 +167,7 @@ class AtLeastOnce:
             self._producer.close(timeout_ms=0)
 
 
-def deliver(delivery: Delivery, rows: Iterable[tuple[str, pa.RecordBatch]]) -> Written:
+def deliver(delivery: TaskDelivery, rows: Iterable[tuple[str, pa.RecordBatch]]) -> WrittenRows:
     """Send rows to their topics and commit; where anything fails, abort and raise.
 
     All rows are taken, whatever the delivery does with them: a query keeps its state in the tasks

@@ -9,22 +9,22 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.client.consumer.completed_fetch import batches_of
 from headrace.client.list_offsets import NOTHING
-from headrace.client.options_table import hint
 from headrace.errors import CorruptBatch, StorageError
-from headrace.pipelines.source.brokers import Found, Topics
-from headrace.pipelines.source.errors import Losses, SourceError
+from headrace.options import suggestion
+from headrace.pipelines.source.brokers import FoundPartitions, SourceTopics
+from headrace.pipelines.source.errors import LossHandling, SourceError
 from headrace.pipelines.source.filters import spark_pushes_filters
-from headrace.pipelines.source.offset_ranges import Offsets, Range, parallelism
+from headrace.pipelines.source.offset_ranges import OffsetRange, Offsets, parallelism
 from headrace.pipelines.source.read_options import EARLIEST, LATEST, ReadOptions, listed
-from headrace.pipelines.source.readers import BatchReader, FilteringBatchReader, batch_ranges
-from headrace.pipelines.source.record_columns import Decoder
+from headrace.pipelines.source.readers import FilteringBatchReader, SparkBatchReader, batch_ranges
+from headrace.pipelines.source.record_columns import PartitionDecoder
 from headrace.protocol.messages.fetch import AbortedTransaction
 from headrace.protocol.records import HEADER_SIZE, read_header
 from headrace.storage.files import File, FileMissing
 from headrace.storage.stored_logs import (
     FILES,
-    Aborted,
-    Extent,
+    AbortedRange,
+    SegmentExtent,
     StoredLog,
     current_logs,
     open_stored,
@@ -35,7 +35,7 @@ from headrace.types import TopicPartition
 _INTERNAL = "__"
 
 
-class StoredTopics(Topics):
+class StoredTopics(SourceTopics):
     """The topics of a read, as their logs were when each was first asked about."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -53,19 +53,19 @@ class StoredTopics(Topics):
             self._logs[tp] = open_stored(tp, self._directories[tp], self._starts.get(tp, 0))
         return self._logs[tp]
 
-    def find(self) -> Found:
+    def find(self) -> FoundPartitions:
         """The partitions the options select."""
         options = self._options
         there = sorted(self._directories)
         if options.topics:
             names = {tp.topic for tp in there}
             missing = tuple(name for name in options.topics if name not in names)
-            return Found(tuple(tp for tp in there if tp.topic in options.topics), missing)
+            return FoundPartitions(tuple(tp for tp in there if tp.topic in options.topics), missing)
         if options.assigned:
             absent = tuple(str(tp) for tp in options.assigned if tp not in self._directories)
-            return Found(tuple(tp for tp in there if tp in options.assigned), absent)
+            return FoundPartitions(tuple(tp for tp in there if tp in options.assigned), absent)
         pattern = re.compile(options.pattern if options.pattern is not None else ".*")
-        return Found(
+        return FoundPartitions(
             tuple(
                 tp
                 for tp in there
@@ -73,7 +73,7 @@ class StoredTopics(Topics):
             )
         )
 
-    def require(self) -> Found:
+    def require(self) -> FoundPartitions:
         """The same, where nothing may be missing."""
         found = self.find()
         if found.missing:
@@ -89,7 +89,7 @@ class StoredTopics(Topics):
     def missing(self, names: tuple[str, ...]) -> SourceError:
         """The error for topics or partitions that are not there."""
         known = {tp.topic for tp in self._directories} | {str(tp) for tp in self._directories}
-        advice = hint(names[0], known) or "; see whether it is in another of the log.dirs"
+        advice = suggestion(names[0], known) or "; see whether it is in another of the log.dirs"
         return SourceError(f"{self._options.path} holds no log of {listed(names)}{advice}")
 
     def _offsets(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
@@ -121,18 +121,18 @@ SPLITS_PER_CORE = 2
 
 @dataclass(frozen=True)
 class ScanPartition(InputPartition):
-    """What one task reads: the records of a range that lie in some bytes of a segment."""
+    """The input of one task: the records of a range that lie in some bytes of a segment."""
 
-    range: Range
-    extent: Extent
-    aborted: tuple[Aborted, ...] = ()
+    range: OffsetRange
+    extent: SegmentExtent
+    aborted: tuple[AbortedRange, ...] = ()
 
 
-class ScanReader(BatchReader):
-    """What `spark.read` reads with where the option `path` is given."""
+class ScanReader(SparkBatchReader):
+    """The reader behind `spark.read` where the option `path` is given."""
 
     def partitions(self) -> list[InputPartition]:
-        """What each task reads, in the order of topics, partitions and offsets."""
+        """The inputs of all tasks, in the order of topics, partitions and offsets."""
         options = self._options
         try:
             topics = StoredTopics(options)
@@ -167,33 +167,34 @@ def scan_reader(options: ReadOptions) -> DataSourceReader:
 
 
 def splits(
-    options: ReadOptions, topics: StoredTopics, ranges: Sequence[Range], cores: int
+    options: ReadOptions, topics: StoredTopics, ranges: Sequence[OffsetRange], cores: int
 ) -> list[ScanPartition]:
     """The ranges as bytes of files, in pieces for so many cores."""
     committed_only = options.client["isolation.level"] == "read_committed"
     if committed_only:
-        ranges = [_decided(topics, one) for one in ranges]
-    wanted = [one for one in ranges if one.start < one.end]
+        ranges = [_decided(topics, range_) for range_ in ranges]
+    wanted = [range_ for range_ in ranges if range_.start < range_.end]
     whole = [
         extent
-        for one in wanted
-        for extent in topics.log(one.topic, one.partition).extents(one.start, one.end)
+        for range_ in wanted
+        for extent in topics.log(range_.topic, range_.partition).extents(range_.start, range_.end)
     ]
     total = sum(extent.limit - extent.position for extent in whole)
     share = min(max(total // (cores * SPLITS_PER_CORE), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
     if options.min_partitions is not None:
         share = min(share, max(total // options.min_partitions, 1))
     found = []
-    for one in wanted:
-        log = topics.log(one.topic, one.partition)
-        aborted = tuple(log.aborted(one.start, one.end)) if committed_only else ()
+    for range_ in wanted:
+        log = topics.log(range_.topic, range_.partition)
+        aborted = tuple(log.aborted(range_.start, range_.end)) if committed_only else ()
         found += [
-            ScanPartition(one, extent, aborted) for extent in log.extents(one.start, one.end, share)
+            ScanPartition(range_, extent, aborted)
+            for extent in log.extents(range_.start, range_.end, share)
         ]
     return found
 
 
-def _decided(topics: StoredTopics, one: Range) -> Range:
+def _decided(topics: StoredTopics, one: OffsetRange) -> OffsetRange:
     """The part of a range in which no transaction is open."""
     stable = topics.log(one.topic, one.partition).last_stable_offset()
     return replace(one, end=max(min(one.end, stable), one.start))
@@ -204,18 +205,18 @@ BLOCK_BYTES = 4 * 1_048_576
 
 def read_scan(options: "ReadOptions", wanted: "ScanPartition") -> Iterator[pa.RecordBatch]:
     """The records of the range that lie in the bytes of one extent, in their order."""
-    yield from _Scan(options, wanted).batches()
+    yield from _ExtentScan(options, wanted).batches()
 
 
-class _Scan:
+class _ExtentScan:
     """One pass through one extent."""
 
     def __init__(self, options: "ReadOptions", wanted: "ScanPartition") -> None:
         self._wanted = wanted
         self._range = wanted.range
         self._path, self._position, self._limit, self._file_size = wanted.extent
-        self._losses = Losses(fail=options.fail_on_data_loss)
-        self._decoder = Decoder(
+        self._losses = LossHandling(fail=options.fail_on_data_loss)
+        self._decoder = PartitionDecoder(
             options.columns,
             TopicPartition(self._range.topic, self._range.partition),
             options.max_batch_rows,
@@ -253,7 +254,7 @@ class _Scan:
             self._position += found.end_position
 
     def _read_block(self, file: File) -> memoryview | None:
-        """What comes next; None if it is not there any more."""
+        """The next bytes of the segment; None if they are not there any more."""
         size = min(len(self._block), self._limit - self._position)
         data = memoryview(self._block)[:size]
         if file.read_into(self._position, data) == size:
@@ -270,9 +271,11 @@ class _Scan:
         except CorruptBatch:
             return []
         return [
-            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
-            for one in self._wanted.aborted
-            if one.last_offset >= first
+            AbortedTransaction(
+                producer_id=transaction.producer_id, first_offset=transaction.first_offset
+            )
+            for transaction in self._wanted.aborted
+            if transaction.last_offset >= first
         ]
 
     def _make_room(self, data: memoryview) -> None:
@@ -291,7 +294,7 @@ class _Scan:
 
     def _lose(self, reason: str) -> None:
         """Pass over a file, if that is allowed."""
-        one = self._range
+        scanned = self._range
         self._losses.report(
-            f"{one.topic}-{one.partition}: {self._path} cannot be read any more: {reason}"
+            f"{scanned.topic}-{scanned.partition}: {self._path} cannot be read any more: {reason}"
         )

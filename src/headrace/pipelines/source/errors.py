@@ -1,4 +1,4 @@
-"""What can go wrong between Spark and a topic, in words that say what to do."""
+"""Errors between Spark and a topic, in words that say what to do."""
 
 import logging
 
@@ -24,8 +24,8 @@ ADVICE = (
 _log = logging.getLogger("headrace.source")
 
 
-class Losses:
-    """What is done about losses, as `failOnDataLoss` says."""
+class LossHandling:
+    """The treatment of losses, as `failOnDataLoss` says."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail

@@ -18,14 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.client.admin.groups import GroupOffsets
-from headrace.client.cluster import Cluster
-from headrace.client.coordinator_lookup import Coordinators
+from headrace.client.admin.groups import GroupOffsetAdmin
+from headrace.client.cluster import ClusterClient
+from headrace.client.coordinator_lookup import CoordinatorLookup
 from headrace.client.producer.producer import Producer
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.pipelines.source.brokers import borrowed, topic_ids
-from headrace.pipelines.source.delivery import Outbox, Task, Written
+from headrace.pipelines.source.delivery import PendingSends, SinkTask, WrittenRows
 from headrace.pipelines.source.errors import SinkError
 from headrace.pipelines.source.read_options import listed
 from headrace.pipelines.source.write_options import WriteOptions
@@ -41,7 +41,7 @@ from headrace.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class BatchMark:
     """All batches of a task up to and with this one are written.
 
     `rows` is how many of the last there were, and `topic_count` to how many topics they went; both
@@ -76,13 +76,13 @@ def mark_offsets(
     }
 
 
-def find_mark(cluster: Mapping[str, str], group: str) -> Mark | None:
+def find_mark(cluster: Mapping[str, str], group: str) -> BatchMark | None:
     """The mark of a task, if it has any; `cluster` has properties of a client.
 
     Offsets of transactions that are not ended yet are waited for.
     """
     with borrowed(cluster) as link:
-        groups = GroupOffsets(link.cluster, Coordinators(link.cluster))
+        groups = GroupOffsetAdmin(link.cluster, CoordinatorLookup(link.cluster))
         return newest(link.run(groups.committed(group, require_stable=True)))
 
 
@@ -92,13 +92,13 @@ def current_topic_ids(cluster: Mapping[str, str], topics: Iterable[str]) -> dict
         return link.run(_topic_ids(link.cluster, tuple(topics)))
 
 
-async def _topic_ids(cluster: Cluster, names: tuple[str, ...]) -> dict[str, str]:
+async def _topic_ids(cluster: ClusterClient, names: tuple[str, ...]) -> dict[str, str]:
     deadline = cluster.deadline()
     view = await cluster.retrying(lambda: cluster.refresh(names, deadline), deadline)
     return topic_ids(view.topics[name] for name in names if name in view.topics)
 
 
-def newest(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> Mark | None:
+def newest(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> BatchMark | None:
     """The mark of the latest batch: a topic that had no rows in it keeps an older one."""
     last = max((offset.offset for offset in committed.values()), default=None)
     if last is None:
@@ -110,7 +110,7 @@ def newest(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> Mark | None
     }
     document = next(iter(documents.values()))
     ids = {topic: known.get("topic_id") for topic, known in documents.items()}
-    return Mark(
+    return BatchMark(
         last - 1,
         _number(document, "rows"),
         _number(document, "topics"),
@@ -147,7 +147,7 @@ class ExactlyOnce:
     A task without rows does nothing at all: there is nothing that could be repeated.
     """
 
-    def __init__(self, options: WriteOptions, task: Task) -> None:
+    def __init__(self, options: WriteOptions, task: SinkTask) -> None:
         assert task.query_id is not None and task.batch_id is not None, "a write has a name"
         self._options = options
         self._task = task
@@ -156,7 +156,7 @@ class ExactlyOnce:
         self._config = options.transactional_producer(self._name)
         self._timeout_ms = self._config["transaction_timeout_ms"]
         self._producer: Producer | None = None
-        self._mark: Mark | None = None
+        self._mark: BatchMark | None = None
         self._begun = time.monotonic()
         self._topics: set[str] = set()
         self._rows = 0
@@ -176,14 +176,14 @@ class ExactlyOnce:
                 self._topics.add(topic)
                 self._outbox.send(topic, rows)
 
-    def commit(self) -> Written:
+    def commit(self) -> WrittenRows:
         """Commit rows and mark together; return when the coordinator has decided so."""
         if self._producer is None:
-            return Written(self._task, {})
+            return WrittenRows(self._task, {})
         if self._is_written:
             self._check_rows()
             self._producer.close()
-            return Written(self._task, {}, rows_before=self._rows)
+            return WrittenRows(self._task, {}, rows_before=self._rows)
         with self._explained():
             spans = self._outbox.settle()
             topics = sorted(self._topics)
@@ -192,7 +192,7 @@ class ExactlyOnce:
             self._producer.send_offsets_to_transaction(offsets, self._name)
             self._producer.commit_transaction()
             self._producer.close()
-        return Written(self._task, spans)
+        return WrittenRows(self._task, spans)
 
     def abort(self) -> None:
         """Abort the transaction if that can be done now, and close the producer in any case."""
@@ -214,9 +214,9 @@ class ExactlyOnce:
         if not self._is_written:
             self._producer.begin_transaction()
             self._begun = time.monotonic()
-            self._outbox = Outbox(self._producer)
+            self._outbox = PendingSends(self._producer)
 
-    def _valid_mark(self) -> Mark | None:
+    def _valid_mark(self) -> BatchMark | None:
         """The mark of the task, unless the rows it speaks of went with their topics.
 
         SinkError if only some of the topics are gone: writing the batch again would repeat the

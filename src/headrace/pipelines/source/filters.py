@@ -49,8 +49,8 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 
 @dataclass
-class Pruning:
-    """What the filters that were taken leave to read."""
+class OffsetFilter:
+    """The partitions and offsets that pushed-down filters leave to read."""
 
     on_topic: tuple[Filter, ...] = ()
     on_partition: tuple[Filter, ...] = ()
@@ -60,8 +60,8 @@ class Pruning:
 
     def keeps(self, tp: TopicPartition) -> bool:
         """Whether records of a partition can match."""
-        return all(_holds(one, tp.topic) for one in self.on_topic) and all(
-            _holds(one, tp.partition) for one in self.on_partition
+        return all(_holds(condition, tp.topic) for condition in self.on_topic) and all(
+            _holds(condition, tp.partition) for condition in self.on_partition
         )
 
     def within(self, start: int, end: int) -> tuple[int, int]:
@@ -134,10 +134,10 @@ class Pruning:
         self.since_ms = max(since_ms, self.since_ms or 0)
 
 
-def taken(filters: Iterable[Filter]) -> tuple[Pruning, list[Filter]]:
-    """What to leave out, and the filters that Spark has to apply itself."""
-    pruning = Pruning()
-    return pruning, [one for one in filters if not pruning.take(one)]
+def taken(filters: Iterable[Filter]) -> tuple[OffsetFilter, list[Filter]]:
+    """The offset filter, and the filters that Spark has to apply itself."""
+    pruning = OffsetFilter()
+    return pruning, [candidate for candidate in filters if not pruning.take(candidate)]
 
 
 def spark_pushes_filters(options: ReadOptions) -> bool:
@@ -168,7 +168,7 @@ def _is_about(given: Filter, kind: type) -> bool:
     # Spark gives a list, where its own types say tuple.
     if not isinstance(value, tuple | list):
         return False
-    return bool(value) and all(isinstance(one, kind) for one in value)
+    return bool(value) and all(isinstance(item, kind) for item in value)
 
 
 def _holds(given: Filter, value: str | int) -> bool:

@@ -73,7 +73,7 @@ def from_json(stored: Any) -> StreamOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """The offsets from `start` up to but not including `end` of a partition.
 
     `topic_id` says which topic of that name they are of, in Kafka's text form, where it is known.
@@ -88,27 +88,29 @@ class Range:
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The offset range of one task."""
 
-    range: Range
+    range: OffsetRange
 
 
 # A range is not split for its own sake into less: starting a task costs as much as reading it.
 SPLIT_OFFSETS_MIN = 50_000
 
 
-def split(ranges: Sequence[Range], options: ReadOptions, parallelism: int) -> list[Range]:
+def split(
+    ranges: Sequence[OffsetRange], options: ReadOptions, parallelism: int
+) -> list[OffsetRange]:
     """The ranges in pieces, in their order; those with nothing in them are left out.
 
     Every core gets a piece as long as pieces stay large. `minPartitions` and
     `maxRecordsPerPartition` ask for smaller ones, `splitPartitions` for none at all.
     """
-    total = sum(max(0, one.end - one.start) for one in ranges)
+    total = sum(max(0, range_.end - range_.start) for range_ in ranges)
     return [
         piece
-        for one in ranges
-        if one.end > one.start
-        for piece in _pieces(one, _count(one.end - one.start, total, options, parallelism))
+        for range_ in ranges
+        if range_.end > range_.start
+        for piece in _pieces(range_, _count(range_.end - range_.start, total, options, parallelism))
     ]
 
 
@@ -127,13 +129,13 @@ def _rounded_up(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-def _pieces(whole: Range, count: int) -> list[Range]:
+def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
     size = whole.end - whole.start
     edges = [whole.start + size * number // count for number in range(count + 1)]
     return [replace(whole, start=start, end=end) for start, end in pairwise(edges)]
 
 
 def parallelism() -> int:
-    """How many tasks Spark runs at once: what the session said, else the cores of this machine."""
+    """The number of tasks Spark runs at once: from the session, else the cores of this machine."""
     told = os.environ.get(PARALLELISM_VARIABLE, "")
     return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))

@@ -10,17 +10,16 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Protocol
 
-from headrace.client.errors import UnknownTopic
 from headrace.clock import Clock
-from headrace.errors import HeadraceError
-from headrace.pipelines.source.brokers import Found
-from headrace.pipelines.source.errors import Losses, SourceError
-from headrace.pipelines.source.offset_ranges import Offsets, Range, StreamOffset, split
+from headrace.errors import HeadraceError, UnknownTopic
+from headrace.pipelines.source.brokers import FoundPartitions
+from headrace.pipelines.source.errors import LossHandling, SourceError
+from headrace.pipelines.source.offset_ranges import OffsetRange, Offsets, StreamOffset, split
 from headrace.pipelines.source.read_options import (
     FROM_LATEST,
     LATEST,
     Bound,
-    Limits,
+    MicroBatchLimits,
     ReadOptions,
     listed,
 )
@@ -30,7 +29,7 @@ from headrace.types import TopicPartition
 def admitted(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    limits: Limits,
+    limits: MicroBatchLimits,
     bytes_per_offset: Mapping[TopicPartition, Fraction],
 ) -> Offsets:
     """The ends of a micro-batch within the limits.
@@ -49,7 +48,7 @@ def admitted(
 
 def _share(
     sizes: Mapping[TopicPartition, int],
-    limits: Limits,
+    limits: MicroBatchLimits,
     bytes_per_offset: Mapping[TopicPartition, Fraction],
 ) -> Fraction:
     share = Fraction(1)
@@ -63,13 +62,13 @@ def _share(
     return share
 
 
-class Waiting:
+class MicroBatchDelay:
     """Whether a micro-batch is worth starting, or more records are waited for."""
 
     def __init__(self) -> None:
         self._last_ms: int | None = None
 
-    def goes_on(self, offsets: int, limits: Limits, now_ms: int) -> bool:
+    def goes_on(self, offsets: int, limits: MicroBatchLimits, now_ms: int) -> bool:
         """Whether there are too few records, and the last micro-batch is not long ago.
 
         The first one does not wait: how long ago the last was is not known.
@@ -88,11 +87,11 @@ DISCOVERY_S = 1.0
 _log = logging.getLogger("headrace.source")
 
 
-class Brokers(Protocol):
-    """What the planner asks; `topics.Topics` is it."""
+class PlannerQueries(Protocol):
+    """The questions of the planner to the brokers."""
 
-    def find(self) -> Found: ...
-    def require(self) -> Found: ...
+    def find(self) -> FoundPartitions: ...
+    def require(self) -> FoundPartitions: ...
     def missing(self, names: tuple[str, ...]) -> SourceError: ...
     def beginnings(self, partitions: "list[TopicPartition]") -> Offsets: ...
     def ends(self, partitions: "list[TopicPartition]") -> Offsets: ...
@@ -106,31 +105,31 @@ class Planner:
     """The state of one streaming query, for as long as its process lives."""
 
     def __init__(
-        self, options: ReadOptions, brokers: Brokers, clock: Clock, parallelism: int
+        self, options: ReadOptions, brokers: PlannerQueries, clock: Clock, parallelism: int
     ) -> None:
         self._options = options
         self._brokers = brokers
         self._clock = clock
         self._parallelism = parallelism
-        self._losses = Losses(fail=options.fail_on_data_loss)
-        self._recreations = Losses(fail=options.fail_on_recreated_topics)
-        self._waiting = Waiting()
+        self._losses = LossHandling(fail=options.fail_on_data_loss)
+        self._recreations = LossHandling(fail=options.fail_on_recreated_topics)
+        self._waiting = MicroBatchDelay()
         self._initial: StreamOffset | None = None
         # Whether the first micro-batch is to be empty, which puts `_initial` into the checkpoint.
         self._settles_first = False
         self._target: Offsets | None = None
         self._ends: Offsets | None = None
-        self._found = Found(())
+        self._found = FoundPartitions(())
         self._found_at_s: float | None = None
         self._committed: Offsets | None = None
 
     @property
     def ends(self) -> StreamOffset | None:
-        """Where the topics ended when last asked."""
+        """The end offsets of the topics when last asked."""
         return None if self._ends is None else self._position(self._ends)
 
     def initial(self) -> StreamOffset:
-        """Where a query without a checkpoint starts; the same however often it is asked."""
+        """The first offsets of a query without a checkpoint; the same at every call."""
         if self._initial is None:
             self._found = self._brokers.require()
             partitions = self._found.partitions
@@ -151,8 +150,8 @@ class Planner:
         self._found_at_s = None
         self._target = self._ask_ends()
 
-    def latest(self, start: StreamOffset, limits: Limits) -> StreamOffset:
-        """How far the micro-batch goes that begins at `start`."""
+    def latest(self, start: StreamOffset, limits: MicroBatchLimits) -> StreamOffset:
+        """The end offsets of the micro-batch that begins at `start`."""
         self._check_checkpoint(start.offsets)
         self.commit(start)
         if self._settles_first:
@@ -171,8 +170,8 @@ class Planner:
             return start
         return self._position(admitted(begins, ends, limits, self._bytes_per_offset(ends, limits)))
 
-    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
-        """What the tasks of a micro-batch read."""
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+        """The offset ranges of a micro-batch's tasks."""
         starts = start.without(start.recreated(end.topic_ids))
         wanted = {tp: offset for tp, offset in end.offsets.items() if offset > starts.get(tp, 0)}
         if not wanted:
@@ -190,7 +189,7 @@ class Planner:
             if since < first:
                 self._losses.report(f"{tp} begins at offset {first}, and {since} was to be read")
             topic_id = end.topic_ids.get(tp.topic)
-            ranges.append(Range(tp.topic, tp.partition, max(since, first), until, topic_id))
+            ranges.append(OffsetRange(tp.topic, tp.partition, max(since, first), until, topic_id))
         return split(ranges, self._options, self._parallelism)
 
     def commit(self, position: StreamOffset) -> None:
@@ -231,7 +230,7 @@ class Planner:
         return start.without(recreated)
 
     def _ask_ends(self) -> Offsets:
-        """Where the partitions end that are there now."""
+        """The end offsets of the partitions that exist now."""
         now_s = self._clock.monotonic()
         if self._found_at_s is None or now_s - self._found_at_s >= DISCOVERY_S:
             self._discover()
@@ -253,7 +252,7 @@ class Planner:
             raise self._brokers.missing(never_there)
 
     def _reachable(self, starts: Offsets, ends: Offsets) -> Offsets:
-        """How far every partition can be read, by the target if there is one."""
+        """The readable end of every partition, up to the target if there is one."""
         for tp, start in starts.items():
             if tp not in ends:
                 self._losses.report(f"{tp} is gone, and the query has read it up to offset {start}")
@@ -272,7 +271,7 @@ class Planner:
         }
 
     def _begins(self, starts: Offsets, ends: Offsets) -> Offsets:
-        """Where every partition is read from; one that is new, from its beginning."""
+        """The first offset of every partition; a new one is read from its beginning."""
         new = [tp for tp in ends if tp not in starts]
         beginnings = self._brokers.beginnings(new) if new else {}
         return {
@@ -287,8 +286,10 @@ class Planner:
                 f"the checkpoint is of a query that reads {listed(other)}, which this one does not"
             )
 
-    def _bytes_per_offset(self, ends: Offsets, limits: Limits) -> dict[TopicPartition, Fraction]:
-        """What an offset of each partition takes on disk, on average."""
+    def _bytes_per_offset(
+        self, ends: Offsets, limits: MicroBatchLimits
+    ) -> dict[TopicPartition, Fraction]:
+        """The average size on disk of an offset, by partition."""
         if limits.max_bytes is None or not ends:
             return {}
         beginnings = self._brokers.beginnings(list(ends))
@@ -301,7 +302,7 @@ class Planner:
 
 
 def _beginning(tp: TopicPartition, starts: Offsets, first: int) -> int:
-    """Where a partition is read from that the query did not know.
+    """The first offset of a partition that is new to the query.
 
     One that was added to a topic begins at 0, and what it has lost since is a loss. A topic that is
     new to the query begins with what it has.

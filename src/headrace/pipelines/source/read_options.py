@@ -1,4 +1,7 @@
-"""The options of a read: texts under the names of Spark's Kafka source in, checked values out."""
+"""Options of the data source for reads, under the names of Spark's Kafka source.
+
+Rule: texts from users become values in `read_options`, and nowhere else.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,10 +9,22 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.client.options import from_properties
-from headrace.client.options_table import hint
 from headrace.errors import ConfigError
+from headrace.options import (
+    Bool,
+    Custom,
+    Duration,
+    Given,
+    Json,
+    ListOf,
+    Long,
+    Option,
+    OptionTable,
+    Text,
+    one_of,
+    suggestion,
+)
 from headrace.pipelines.source.errors import OptionError
-from headrace.pipelines.source.texts import Texts
 from headrace.types import TopicPartition
 
 __all__ = [
@@ -18,9 +33,10 @@ __all__ = [
     "EARLIEST",
     "HEADERS",
     "LATEST",
-    "Limits",
+    "MicroBatchLimits",
     "NAMES",
-    "Place",
+    "BoundOffset",
+    "READ_OPTIONS",
     "ReadOptions",
     "batch_options",
     "read_options",
@@ -42,7 +58,7 @@ _NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BoundOffset:
     """A point in a partition: an offset, EARLIEST, LATEST, or the first record not before a time.
 
     Exactly one of the two is set.
@@ -54,22 +70,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or to end: one place for all partitions, or one for each.
+    """The start or the end of a read: the same for all partitions, or one for each.
 
     `latest_if_no_record` is for times: whether the end will do where no record is that young.
     """
 
     option: str
-    everywhere: Place | None = None
-    each: Mapping[TopicPartition, Place] | None = None
+    everywhere: BoundOffset | None = None
+    each: Mapping[TopicPartition, BoundOffset] | None = None
     latest_if_no_record: bool = False
 
     def has(self, offset: int) -> bool:
         """Whether it is at EARLIEST or LATEST in any partition."""
-        return Place(offset) in (self.everywhere, *(self.each or {}).values())
+        return BoundOffset(offset) in (self.everywhere, *(self.each or {}).values())
 
-    def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
-        """Where it lies in each partition; OptionError if it leaves one out or names another."""
+    def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BoundOffset]:
+        """The bound of each partition; OptionError if it leaves one out or names another."""
         wanted = list(partitions)
         if self.everywhere is not None:
             return dict.fromkeys(wanted, self.everywhere)
@@ -90,46 +106,94 @@ class Bound:
         return {tp: self.each[tp] for tp in wanted}
 
 
-FROM_EARLIEST = Bound("startingOffsets", Place(EARLIEST))
-FROM_LATEST = Bound("startingOffsets", Place(LATEST))
-TO_LATEST = Bound("endingOffsets", Place(LATEST))
+FROM_EARLIEST = Bound("startingOffsets", BoundOffset(EARLIEST))
+FROM_LATEST = Bound("startingOffsets", BoundOffset(LATEST))
+TO_LATEST = Bound("endingOffsets", BoundOffset(LATEST))
 
 
-def bound(texts: Texts, names: tuple[str, str, str]) -> Bound | None:
-    """The bound that the first of the options says, if one of them is given."""
-    name = next((name for name in names if name in texts), None)
+_OFFSETS_FORM = 'earliest, latest or {"topic": {"0": 23, "1": -2}}'
+_TIMES_FORM = '{"topic": {"0": 1700000000000}}'
+_ASSIGN_FORM = '{"topic": [0, 1]}'
+
+
+def bound(given: Given, names: tuple[str, str, str]) -> Bound | None:
+    """The bound that the first of the options sets, if one of them is given."""
+    name = next((name for name in names if name in given.names), None)
     if name is None:
         return None
+    value = given.values[name]
     # A batch that ends after the last record ends there; only a start can be a mistake.
-    fallback = names is ENDING or texts.choice(STRATEGY, ("error", "latest"), "error") == "latest"
+    fallback = names is ENDING or given.values[STRATEGY] == "latest"
     if name.endswith("OffsetsByTimestamp"):
-        times = _each(texts, name, '{"topic": {"0": 1700000000000}}', least=0)
-        places = {tp: Place(time_ms=time_ms) for tp, time_ms in times.items()}
+        places = {tp: BoundOffset(time_ms=time_ms) for tp, time_ms in value.items()}
         return Bound(name, each=places, latest_if_no_record=fallback)
     if name.endswith("Timestamp"):
-        time_ms = texts.number(name, "milliseconds since 1970", least=0)
-        return Bound(name, Place(time_ms=time_ms), latest_if_no_record=fallback)
-    if texts[name].lower() in ("earliest", "latest"):
-        return Bound(name, Place(EARLIEST if texts[name].lower() == "earliest" else LATEST))
-    form = 'earliest, latest or {"topic": {"0": 23, "1": -2}}'
-    offsets = _each(texts, name, form, least=EARLIEST)
-    return Bound(name, each={tp: Place(offset) for tp, offset in offsets.items()})
+        return Bound(name, BoundOffset(time_ms=value), latest_if_no_record=fallback)
+    if isinstance(value, BoundOffset):
+        return Bound(name, value)
+    return Bound(name, each={tp: BoundOffset(offset) for tp, offset in value.items()})
 
 
-def _each(texts: Texts, name: str, form: str, least: int) -> dict[TopicPartition, int]:
-    """The number of each partition, from JSON as {topic: {partition: number}}."""
+def _offsets(text: str) -> BoundOffset | dict[TopicPartition, int]:
+    """EARLIEST or LATEST for all partitions, or an offset for each."""
+    match text.lower():
+        case "earliest":
+            return BoundOffset(EARLIEST)
+        case "latest":
+            return BoundOffset(LATEST)
+    json = Json(_OFFSETS_FORM)
+    return _numbers(json.check(json.parse(text)), _OFFSETS_FORM, least=EARLIEST)
+
+
+def _times(topics: dict[str, Any]) -> dict[TopicPartition, int]:
+    return _numbers(topics, _TIMES_FORM, least=0)
+
+
+def _numbers(topics: dict[str, Any], form: str, least: int) -> dict[TopicPartition, int]:
+    """The number of each partition, from {topic: {partition: number}}."""
     found: dict[TopicPartition, int] = {}
-    for topic, numbers in texts.json(name, form).items():
+    for topic, numbers in topics.items():
         if topic == TOPIC_IDS:
             # Copied from the progress of a query together with its offsets.
             continue
         if not isinstance(numbers, dict):
-            raise texts.refusal(name, f"write it as {form}")
+            raise ValueError(f"write it as {form}")
         for partition, number in numbers.items():
             if not partition.isdecimal() or type(number) is not int or number < least:
-                raise texts.refusal(name, f"write it as {form}")
+                raise ValueError(f"write it as {form}")
             found[TopicPartition(topic, int(partition))] = number
     return found
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{error}; give a regular expression for whole topic names") from None
+    return text
+
+
+def _assigned(topics: dict[str, Any]) -> tuple[TopicPartition, ...]:
+    found = []
+    for topic, numbers in topics.items():
+        whole = isinstance(numbers, list) and all(
+            type(number) is int and number >= 0 for number in numbers
+        )
+        if not whole:
+            raise ValueError(f"write it as {_ASSIGN_FORM}")
+        found += [TopicPartition(topic, number) for number in numbers]
+    return tuple(dict.fromkeys(found))
+
+
+def _columns(names: tuple[str, ...]) -> tuple[str, ...]:
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    if not names:
+        raise ValueError(f"name some of {', '.join(known.values())}")
+    for name in names:
+        if name.lower() not in known:
+            hint = suggestion(name, known.values()) or f"; there are {', '.join(known.values())}"
+            raise ValueError(f"{name!r} is no column{hint}")
+    return tuple(dict.fromkeys(known[name.lower()] for name in names))
 
 
 def listed(items: Iterable[object]) -> str:
@@ -139,39 +203,11 @@ def listed(items: Iterable[object]) -> str:
     return ", ".join(texts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-# The options of a read: texts under the names of Spark's Kafka source in, checked values out.
-#
-# Rule: what users write becomes values in `read_options`, and nowhere else.
-
-
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS = "headers"
 
 _KAFKA = "kafka."
 _SUBJECTS = ("subscribe", "subscribePattern", "assign")
-
-NAMES = (
-    "path",
-    *_SUBJECTS,
-    *STARTING,
-    STRATEGY,
-    *ENDING,
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "splitPartitions",
-    "failOnDataLoss",
-    "recreatedTopics",
-    "includeHeaders",
-    "columns",
-    "groupId",
-    "groupOffsets",
-    "maxBatchRows",
-    "pushFilters",
-)
 
 _NO_MEMBER = "a query is a member of no group; groupId names the group to show its progress in"
 # What Spark's own source takes or refuses, and what to do here instead.
@@ -192,10 +228,191 @@ _REFUSED = {
     "topic": "it belongs to writing; name the topics to read with subscribe",
 }
 
+_NAME_LIST = ListOf(may_be_empty=True, may_repeat=True, skip_empty_items=True)
+_TIME = Long(0, unit="milliseconds since 1970")
+
+READ_OPTIONS = OptionTable(
+    (
+        Option(
+            name="path",
+            type=Text(),
+            default=None,
+            doc="The data directory of a broker, for a [direct scan](#direct-scan).",
+        ),
+        Option(name="subscribe", type=_NAME_LIST, default=None, doc="Topics, with commas."),
+        Option(
+            name="subscribePattern",
+            type=Custom("a regular expression for whole topic names", _pattern),
+            default=None,
+            doc="A regular expression, as Python writes them, that matches whole topic names.",
+        ),
+        Option(
+            name="assign",
+            type=Json(_ASSIGN_FORM),
+            default=None,
+            convert=_assigned,
+            doc='Partitions: `{"orders": [0, 1]}`. Exactly one of these three, unless there is a'
+            " `path`.",
+        ),
+        Option(
+            name="startingOffsets",
+            type=Custom(_OFFSETS_FORM, _offsets),
+            default=None,
+            default_text="batch `earliest`, stream `latest`",
+            doc="`earliest`, `latest`, or an offset for every partition:"
+            ' `{"orders": {"0": 23, "1": -2}}`, where -2 is the earliest and -1 the latest.',
+        ),
+        Option(
+            name="startingTimestamp",
+            type=_TIME,
+            default=None,
+            doc="The first record at or after a time, in milliseconds since 1970. Wins over"
+            " `startingOffsetsByTimestamp`, which wins over `startingOffsets`.",
+        ),
+        Option(
+            name="startingOffsetsByTimestamp",
+            type=Json(_TIMES_FORM),
+            default=None,
+            convert=_times,
+            doc='The same for each partition: `{"orders": {"0": 1767225600000}}`.',
+        ),
+        Option(
+            name=STRATEGY,
+            type=one_of("error", "latest", fold_case=True),
+            default="error",
+            doc="Where no record is that young: `error`, or `latest`.",
+        ),
+        Option(
+            name="endingOffsets",
+            type=Custom(_OFFSETS_FORM, _offsets),
+            default=None,
+            default_text="`latest`",
+            doc="Where a batch ends, not included.",
+        ),
+        Option(
+            name="endingTimestamp",
+            type=_TIME,
+            default=None,
+            doc="The same as a time; wins over `endingOffsetsByTimestamp`, which wins over"
+            " `endingOffsets`.",
+        ),
+        Option(
+            name="endingOffsetsByTimestamp",
+            type=Json(_TIMES_FORM),
+            default=None,
+            convert=_times,
+            doc="The same as a time for each partition.",
+        ),
+        Option(
+            name="maxOffsetsPerTrigger",
+            type=Long(1),
+            default=None,
+            doc="The most offsets a micro-batch has. See [limits](#limits).",
+        ),
+        Option(
+            name="maxBytesPerTrigger",
+            type=Long(1),
+            default=None,
+            doc="The most bytes it has, as they are stored; an estimate.",
+        ),
+        Option(
+            name="minOffsetsPerTrigger",
+            type=Long(1),
+            default=None,
+            doc="A micro-batch waits for so many offsets,",
+        ),
+        Option(
+            name="maxTriggerDelay",
+            type=Duration(),
+            default="15m",
+            doc="but not longer than this after the last one.",
+        ),
+        Option(
+            name="minPartitions",
+            type=Long(1),
+            default=None,
+            doc="The least number of tasks. See [splits](#splits).",
+        ),
+        Option(
+            name="maxRecordsPerPartition",
+            type=Long(1),
+            default=None,
+            doc="The most offsets one task reads.",
+        ),
+        Option(
+            name="splitPartitions",
+            type=Bool(),
+            default=True,
+            doc="With `false` one task reads all of a partition's share, whatever else is asked"
+            " for.",
+        ),
+        Option(
+            name="failOnDataLoss",
+            type=Bool(),
+            default=True,
+            doc="Whether records that are gone before they were read end the query. See"
+            " [losses](#losses).",
+        ),
+        Option(
+            name="recreatedTopics",
+            type=one_of("fail", "earliest", fold_case=True),
+            default="fail",
+            doc="Whether a topic that was deleted and created again ends the query, or with"
+            " `earliest` is read from its beginning. See [losses](#losses).",
+        ),
+        Option(
+            name="includeHeaders",
+            type=Bool(),
+            default=False,
+            doc="Whether there is a column `headers`.",
+        ),
+        Option(
+            name="columns",
+            type=_NAME_LIST,
+            default=None,
+            default_text="all but `headers`",
+            convert=_columns,
+            doc="The columns wanted, with commas, in their order.",
+        ),
+        Option(
+            name="groupId",
+            type=Text(optional=True),
+            default=None,
+            doc="The consumer group that shows the progress of a stream. See [groups](#groups).",
+        ),
+        Option(
+            name="groupOffsets",
+            type=one_of("start", "ignore", fold_case=True),
+            default=None,
+            doc="`start` or `ignore`: whether a stream starts where the group is.",
+        ),
+        # Off, for Spark 4.3 keeps what filters left for every other use of the same DataFrame.
+        Option(
+            name="pushFilters",
+            type=Bool(),
+            default=False,
+            doc="Whether a batch leaves out what [filters](#filters) do.",
+        ),
+        Option(
+            name="maxBatchRows",
+            type=Long(1),
+            default=10_000,
+            doc="The most rows handed to Spark at once.",
+        ),
+    ),
+    owner='format "headrace"',
+    refused=_REFUSED,
+    refused_as="is not for reading",
+    docs="docs/spark.md",
+    error=OptionError,
+    label="option ",
+)
+NAMES = tuple(READ_OPTIONS)
+
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one micro-batch may have, and how much it waits for."""
+class MicroBatchLimits:
+    """Limits of a micro-batch: its most offsets and bytes, and its least offsets."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -205,7 +422,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How topics are read; `read_options` makes it, and what it holds needs no more checks.
+    """Checked options of a read, made by `read_options`.
 
     One of `topics`, `pattern` and `assigned` is set, or none with `path`, which means all topics.
     `client` has a consumer's properties.
@@ -219,7 +436,7 @@ class ReadOptions:
     path: str | None = None
     starting: Bound | None = None
     ending: Bound | None = None
-    limits: Limits = Limits()
+    limits: MicroBatchLimits = MicroBatchLimits()
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     split_partitions: bool = True
@@ -232,7 +449,7 @@ class ReadOptions:
 
     @property
     def servers(self) -> str:
-        """Where the brokers are, as messages name them."""
+        """The addresses of the brokers, as messages name them."""
         return self.client.get("bootstrap.servers", "the default broker")
 
     @property
@@ -257,29 +474,29 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 "headrace"; did you mean startingOffsets?
     """
     for name in given:
-        if name.lower() in _REFUSED:
-            raise OptionError(f"option {name} is not for reading: {_REFUSED[name.lower()]}")
-    own = {name: text for name, text in given.items() if not name.lower().startswith(_KAFKA)}
-    texts = Texts(own, NAMES)
-    starting = bound(texts, STARTING)
+        READ_OPTIONS.refuse(name)
+    texts = {name: text for name, text in given.items() if not name.lower().startswith(_KAFKA)}
+    own = READ_OPTIONS.parse(texts, fold_case=True)
+    values = own.values
+    starting = bound(own, STARTING)
+    headers = (HEADERS,) if values["includeHeaders"] else ()
     return ReadOptions(
         client=_client(given),
-        columns=_columns(texts),
-        **_subject(texts),
-        path=texts.get("path"),
+        columns=tuple(dict.fromkeys((*(values["columns"] or COLUMNS), *headers))),
+        **_subject(own),
+        path=values["path"],
         starting=starting,
-        ending=bound(texts, ENDING),
-        limits=_limits(texts),
-        min_partitions=texts.number("minPartitions"),
-        max_records_per_partition=texts.number("maxRecordsPerPartition"),
-        split_partitions=texts.flag("splitPartitions", default=True),
-        fail_on_data_loss=texts.flag("failOnDataLoss", default=True),
-        recreated_topics=_recreated_topics(texts),
-        group=texts.get("groupId") or None,
-        group_offsets=_group_offsets(texts, starting),
-        max_batch_rows=texts.number("maxBatchRows") or 10_000,
-        # Spark 4.3 keeps what filters left for every other use of the same DataFrame.
-        push_filters=texts.flag("pushFilters", default=False),
+        ending=bound(own, ENDING),
+        limits=_limits(own),
+        min_partitions=values["minPartitions"],
+        max_records_per_partition=values["maxRecordsPerPartition"],
+        split_partitions=values["splitPartitions"],
+        fail_on_data_loss=values["failOnDataLoss"],
+        recreated_topics=values["recreatedTopics"],
+        group=values["groupId"],
+        group_offsets=_group_offsets(own, starting),
+        max_batch_rows=values["maxBatchRows"],
+        push_filters=values["pushFilters"],
     )
 
 
@@ -325,93 +542,50 @@ def _client(given: Mapping[str, str]) -> dict[str, str]:
     return properties
 
 
-def _subject(texts: Texts) -> dict[str, Any]:
-    """Which topics are read, as the one field of ReadOptions that says so.
+def _subject(given: Given) -> dict[str, Any]:
+    """The topics that are read, as the one field of ReadOptions that has them.
 
-    A data directory may say it too: then it is all topics in there.
+    A data directory alone means all topics in it.
     """
-    named = [name for name in _SUBJECTS if name in texts]
-    if len(named) > 1 or not (named or "path" in texts):
+    values, names = given
+    named = [name for name in _SUBJECTS if name in names]
+    if len(named) > 1 or not (named or "path" in names):
         found = " and ".join(named) or "none of them"
         raise OptionError(f"give exactly one of {', '.join(_SUBJECTS)}; found {found}")
-    empty = [name for name in (*named, "path") if not texts.get(name, "-").strip(", ")]
-    if empty:
-        raise OptionError(f"option {empty[0]} is empty; say what to read")
+    for name in ("subscribe", "subscribePattern", "path"):
+        if name in names and not "".join(values[name]).strip(", "):
+            raise OptionError(f"option {name} is empty; say what to read")
     match named:
         case ["subscribe"]:
-            return {"topics": tuple(dict.fromkeys(texts.names("subscribe")))}
+            return {"topics": tuple(dict.fromkeys(values["subscribe"]))}
         case ["subscribePattern"]:
-            return {"pattern": _pattern(texts)}
+            return {"pattern": values["subscribePattern"]}
         case ["assign"]:
-            return {"assigned": _assigned(texts)}
+            if not values["assign"]:
+                raise OptionError(f"option assign is empty; name a partition, as in {_ASSIGN_FORM}")
+            return {"assigned": values["assign"]}
     return {}
 
 
-def _pattern(texts: Texts) -> str:
-    text = texts["subscribePattern"]
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise texts.refusal(
-            "subscribePattern", f"{error}; give a regular expression for whole topic names"
-        ) from None
-    return text
-
-
-def _assigned(texts: Texts) -> tuple[TopicPartition, ...]:
-    form = '{"topic": [0, 1]}'
-    found = []
-    for topic, numbers in texts.json("assign", form).items():
-        whole = isinstance(numbers, list) and all(
-            type(number) is int and number >= 0 for number in numbers
-        )
-        if not whole:
-            raise texts.refusal("assign", f"write it as {form}")
-        found += [TopicPartition(topic, number) for number in numbers]
-    if not found:
-        raise texts.refusal("assign", f"name a partition, as in {form}")
-    return tuple(dict.fromkeys(found))
-
-
-def _columns(texts: Texts) -> tuple[str, ...]:
-    headers = (HEADERS,) if texts.flag("includeHeaders", default=False) else ()
-    if "columns" not in texts:
-        return COLUMNS + headers
-    known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
-    found: list[str] = []
-    for name in texts.names("columns"):
-        if name.lower() not in known:
-            near = hint(name, known.values()) or f"; there are {', '.join(known.values())}"
-            raise OptionError(f"option columns names {name!r}, which is no column{near}")
-        found.append(known[name.lower()])
-    if not found:
-        raise texts.refusal("columns", f"name some of {', '.join(known.values())}")
-    return tuple(dict.fromkeys((*found, *headers)))
-
-
-def _limits(texts: Texts) -> Limits:
-    most, least = texts.number("maxOffsetsPerTrigger"), texts.number("minOffsetsPerTrigger")
+def _limits(given: Given) -> MicroBatchLimits:
+    most, least = given.values["maxOffsetsPerTrigger"], given.values["minOffsetsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(
             f"option minOffsetsPerTrigger ({least}) is more than maxOffsetsPerTrigger ({most});"
             " lower it, or raise that"
         )
-    if "maxTriggerDelay" in texts and least is None:
+    if "maxTriggerDelay" in given.names and least is None:
         raise OptionError(
             "option maxTriggerDelay is how long to wait for minOffsetsPerTrigger; give that too"
         )
-    delay_ms = texts.duration_ms("maxTriggerDelay", "15m")
-    return Limits(most, texts.number("maxBytesPerTrigger"), least, delay_ms)
+    return MicroBatchLimits(
+        most, given.values["maxBytesPerTrigger"], least, given.values["maxTriggerDelay"]
+    )
 
 
-def _recreated_topics(texts: Texts) -> Literal["fail", "earliest"]:
-    chosen = texts.choice("recreatedTopics", ("fail", "earliest"), "fail")
-    return "earliest" if chosen == "earliest" else "fail"
-
-
-def _group_offsets(texts: Texts, starting: Bound | None) -> Literal["start", "ignore"]:
-    if "groupOffsets" in texts and "groupId" not in texts:
+def _group_offsets(given: Given, starting: Bound | None) -> Literal["start", "ignore"]:
+    if "groupOffsets" in given.names and "groupId" not in given.names:
         raise OptionError("option groupOffsets tells how to use groupId; give that too")
-    default = "start" if "groupId" in texts and starting is None else "ignore"
-    chosen = texts.choice("groupOffsets", ("start", "ignore"), default)
+    default = "start" if "groupId" in given.names and starting is None else "ignore"
+    chosen = given.values["groupOffsets"] or default
     return "start" if chosen == "start" else "ignore"

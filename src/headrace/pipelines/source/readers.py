@@ -17,18 +17,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headrace.client.consumer.completed_fetch import Batches, batches_of
-from headrace.client.errors import TimedOut, UnknownTopic, Unreachable, check
+from headrace.client.consumer.completed_fetch import ReadableBatches, batches_of
+from headrace.client.errors import TimedOut, Unreachable, check
 from headrace.client.list_offsets import beginning_offsets, end_offsets
 from headrace.client.options import IsolationLevel, consumer_options, from_properties
 from headrace.clock import SystemClock
-from headrace.errors import CorruptBatch, ErrorCode, KafkaError
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError, Subject, UnknownTopic
 from headrace.net.client_connection import ConnectionFailed
-from headrace.pipelines.source.brokers import Link, Topics, borrowed
-from headrace.pipelines.source.errors import Losses, OptionError, SourceError
-from headrace.pipelines.source.filters import Pruning, spark_pushes_filters, taken
+from headrace.pipelines.source.brokers import PooledConnection, SourceTopics, borrowed
+from headrace.pipelines.source.errors import LossHandling, OptionError, SourceError
+from headrace.pipelines.source.filters import OffsetFilter, spark_pushes_filters, taken
 from headrace.pipelines.source.offset_ranges import (
-    Range,
+    OffsetRange,
     RangePartition,
     from_json,
     parallelism,
@@ -36,8 +36,13 @@ from headrace.pipelines.source.offset_ranges import (
     to_json,
 )
 from headrace.pipelines.source.planner import Planner
-from headrace.pipelines.source.read_options import FROM_EARLIEST, TO_LATEST, Limits, ReadOptions
-from headrace.pipelines.source.record_columns import Decoder
+from headrace.pipelines.source.read_options import (
+    FROM_EARLIEST,
+    TO_LATEST,
+    MicroBatchLimits,
+    ReadOptions,
+)
+from headrace.pipelines.source.record_columns import PartitionDecoder
 from headrace.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -48,18 +53,21 @@ from headrace.protocol.records import read_header
 from headrace.types import ZERO_UUID, Buffer, TopicPartition, parse_uuid
 
 
-class BatchReader(DataSourceReader):
-    """What `spark.read` reads with."""
+class SparkBatchReader(DataSourceReader):
+    """The reader behind `spark.read`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._pruning = Pruning()
+        self._pruning = OffsetFilter()
 
     def partitions(self) -> list[InputPartition]:
-        """What each task reads."""
+        """The inputs of all tasks."""
         with borrowed(self._options.client) as link:
-            ranges = batch_ranges(self._options, Topics(self._options, link), self._pruning)
-        return [RangePartition(one) for one in split(ranges, self._options, parallelism())]
+            ranges = batch_ranges(self._options, SourceTopics(self._options, link), self._pruning)
+        return [
+            RangePartition(offset_range)
+            for offset_range in split(ranges, self._options, parallelism())
+        ]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The records of one task."""
@@ -70,7 +78,7 @@ class BatchReader(DataSourceReader):
         return read_range(self._options, partition.range)
 
 
-class FilteringBatchReader(BatchReader):
+class FilteringBatchReader(SparkBatchReader):
     """One that leaves out what the query's filters do."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -81,10 +89,16 @@ class FilteringBatchReader(BatchReader):
 
 def batch_reader(options: ReadOptions) -> DataSourceReader:
     """The reader for what Spark is doing in this process."""
-    return FilteringBatchReader(options) if spark_pushes_filters(options) else BatchReader(options)
+    return (
+        FilteringBatchReader(options)
+        if spark_pushes_filters(options)
+        else SparkBatchReader(options)
+    )
 
 
-def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list[Range]:
+def batch_ranges(
+    options: ReadOptions, topics: SourceTopics, pruning: OffsetFilter
+) -> list[OffsetRange]:
     """The offsets of each partition that have to be read."""
     found = topics.require()
     partitions = found.partitions
@@ -95,7 +109,7 @@ def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list
     # The ends are known by now, so whatever is appended meanwhile is not missed.
     since = None if pruning.since_ms is None else topics.since(kept, pruning.since_ms)
     firsts, lasts = topics.beginnings(kept), topics.ends(kept)
-    losses = Losses(fail=options.fail_on_data_loss)
+    losses = LossHandling(fail=options.fail_on_data_loss)
     ranges = []
     for tp in kept:
         start, end = starts[tp], ends[tp]
@@ -112,7 +126,7 @@ def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list
         if since is not None:
             first = max(first, since.get(tp, until))
         topic_id = found.topic_ids.get(tp.topic)
-        ranges.append(Range(tp.topic, tp.partition, first, until, topic_id))
+        ranges.append(OffsetRange(tp.topic, tp.partition, first, until, topic_id))
     return ranges
 
 
@@ -129,29 +143,29 @@ _BYTES_MAX = 0x7FFF_FFFF
 _SESSIONLESS = -1
 
 
-def read_range(options: "ReadOptions", range: Range) -> Iterator[pa.RecordBatch]:
+def read_range(options: "ReadOptions", range: OffsetRange) -> Iterator[pa.RecordBatch]:
     """The records of a range that its partition still has, in their order.
 
     What is gone is a DataLoss, or with `fail_on_data_loss` off a warning in the worker's log.
     """
     with borrowed(options.client) as link:
-        yield from _Reader(options, range, link).batches()
+        yield from _RangeReader(options, range, link).batches()
 
 
-class _Reader:
+class _RangeReader:
     """One pass through one range."""
 
-    def __init__(self, options: "ReadOptions", range: Range, link: Link) -> None:
+    def __init__(self, options: "ReadOptions", range: OffsetRange, link: PooledConnection) -> None:
         self._tp = TopicPartition(range.topic, range.partition)
         self._topic_id = None if range.topic_id is None else parse_uuid(range.topic_id)
         self._position = range.start
         self._end = range.end
         self._link = link
         self._cluster = link.cluster
-        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._losses = LossHandling(fail=options.fail_on_data_loss)
         self._committed_only = link.options.isolation_level is IsolationLevel.READ_COMMITTED
         self._bytes = link.options.max_partition_fetch_bytes
-        self._decoder = Decoder(
+        self._decoder = PartitionDecoder(
             options.columns,
             self._tp,
             options.max_batch_rows,
@@ -172,7 +186,7 @@ class _Reader:
                 self._ahead.cancel()
                 self._link.run(asyncio.sleep(0))
 
-    def _next_answer(self) -> tuple[int, Buffer, Batches] | None:
+    def _next_answer(self) -> tuple[int, Buffer, ReadableBatches] | None:
         """The batches from the position on, and which that was; None behind the last."""
         empty_since: float | None = None
         while self._position < self._end:
@@ -194,7 +208,7 @@ class _Reader:
         return None
 
     def _answer(self) -> PartitionData | None:
-        """What the leader has at the position; None if that had to be moved."""
+        """The leader's data at the position; None if the position had to be moved."""
         try:
             return self._run_fetch()
         except UnknownTopic as error:
@@ -244,11 +258,11 @@ class _Reader:
                 ],
             )
             response = await cluster.call(request, deadline, partition.leader)
-            check(response.error_code, subject="fetch")
+            check(response.error_code, subject=Subject("fetch"))
             answer: PartitionData = response.responses[0].partitions[0]
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
                 await self._check_topic_id(deadline)
-            check(answer.error_code, subject=f"{tp} at offset {offset}")
+            check(answer.error_code, subject=Subject("partition", f"{tp} at offset {offset}"))
             return answer
 
         return await cluster.retrying(ask, deadline)
@@ -261,7 +275,9 @@ class _Reader:
         if self._topic_id is not None and topic is not None and topic.topic_id != self._topic_id:
             raise UnknownTopic(f"topic {name} was deleted and created again")
 
-    def _decoded(self, begin: int, data: Buffer, found: Batches) -> Iterator[pa.RecordBatch]:
+    def _decoded(
+        self, begin: int, data: Buffer, found: ReadableBatches
+    ) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._decoder.batches(data, found.headers, begin, self._end)
         except CorruptBatch as error:
@@ -307,26 +323,26 @@ class _Reader:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What `spark.readStream` reads with."""
+    """The reader behind `spark.readStream`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._link: Link | None = None
+        self._link: PooledConnection | None = None
 
     @cached_property
     def _planner(self) -> Planner:
         # Made when it is needed: the reader also travels to tasks, which plan nothing.
         client = from_properties(self._options.client, "consumer")
-        self._link = Link(consumer_options(**client))
-        topics = Topics(self._options, self._link)
+        self._link = PooledConnection(consumer_options(**client))
+        topics = SourceTopics(self._options, self._link)
         return Planner(self._options, topics, SystemClock(), parallelism())
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts."""
+        """The first offsets of a query without a checkpoint."""
         return to_json(self._planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch reads; of several limits Spark can be told one only."""
+        """The limit of a micro-batch; of several limits Spark takes only one."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -341,18 +357,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.aim_at_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes."""
+        """The end offsets of the next micro-batch."""
         return to_json(self._planner.latest(from_json(start), self._limits(limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the topics end, for the progress of the query."""
+        """The end offsets of the topics, for the progress of the query."""
         ends = self._planner.ends
         return None if ends is None else to_json(ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What each task of a micro-batch reads."""
+        """The inputs of all tasks of a micro-batch."""
         ranges = self._planner.ranges(from_json(start), from_json(end))
-        return [RangePartition(one) for one in ranges]
+        return [RangePartition(range_) for range_ in ranges]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The records of one task."""
@@ -370,11 +386,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._link.close()
             self._link = None
 
-    def _limits(self, limit: ReadLimit) -> Limits:
-        """What Spark was told by `getDefaultReadLimit`, or what its trigger says instead."""
+    def _limits(self, limit: ReadLimit) -> MicroBatchLimits:
+        """The limit from `getDefaultReadLimit`, or that of the trigger instead."""
         match limit:
             case ReadAllAvailable():
-                return Limits()
+                return MicroBatchLimits()
             case ReadMaxRows(max_rows=most):
                 return replace(self._options.limits, max_offsets=most)
         return self._options.limits

@@ -57,7 +57,7 @@ COLUMNS = tuple(_SPARK)
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """What Spark is told of a row with these columns."""
+    """The Spark schema of a row with these columns."""
     return StructType([StructField(name, _SPARK[name]) for name in columns])
 
 
@@ -78,7 +78,7 @@ _US_PER_MS = pa.scalar(1000, pa.int64())
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
-class Arrays:
+class ColumnArrays:
     """Makes record batches of the wanted columns of one partition."""
 
     def __init__(self, columns: tuple[str, ...], tp: TopicPartition, rows_max: int) -> None:
@@ -136,7 +136,7 @@ class Arrays:
 
 
 def _rows_before(found: Columns, end: int) -> int:
-    """How many of the rows, which are in order, have an offset before `end`."""
+    """The number of rows, which are in order, with an offset before `end`."""
     offsets = memoryview(found.offsets).cast("q")
     if not offsets or offsets[-1] < end:
         return found.length
@@ -166,7 +166,7 @@ def _headers(count: int, headers: HeaderColumn) -> pa.Array:
 DECODED_BYTES = 4 * 1_048_576
 
 
-class Decoder:
+class PartitionDecoder:
     """Decodes the records of one partition, the wanted columns of them.
 
     `position` is that of the batch in the data where decoding is, or where it failed.
@@ -175,7 +175,7 @@ class Decoder:
     def __init__(
         self, columns: tuple[str, ...], tp: TopicPartition, rows_max: int, *, check_crcs: bool
     ) -> None:
-        self._arrays = Arrays(columns, tp, rows_max)
+        self._arrays = ColumnArrays(columns, tp, rows_max)
         self._decode = partial(
             decode_columns,
             check_crcs=check_crcs,

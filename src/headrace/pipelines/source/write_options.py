@@ -1,4 +1,4 @@
-"""The options of a write: texts under the names of Spark's Kafka sink in, checked values out."""
+"""Options of the data source for writes, under the names of Spark's Kafka sink."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,15 +7,14 @@ from enum import StrEnum
 from headrace.client.options import ADMIN_OPTIONS, ProducerConfig, from_properties, producer_options
 from headrace.client.producer_options import ACKS_ALL
 from headrace.errors import ConfigError
+from headrace.options import Bool, Given, Long, OneOf, Option, OptionTable, Text
 from headrace.pipelines.source.errors import OptionError
-from headrace.pipelines.source.texts import Texts
 
 _KAFKA = "kafka."
 _GUARANTEE = "deliveryGuarantee"
 _PREFIX = "transactionalIdPrefix"
 # The names under which Delta Lake takes the same two.
 _APP, _VERSION = "txnAppId", "txnVersion"
-NAMES = ("topic", _GUARANTEE, _PREFIX, _APP, _VERSION, "allowWeakDelivery")
 # Options of a streaming query, which Spark hands to the sink too, and one that its own Kafka sink
 # takes and does not need.
 _IGNORED = ("checkpointlocation", "queryname", "outputmode", "includeheaders")
@@ -37,15 +36,65 @@ _TIMEOUT = "transaction.timeout.ms"
 
 
 class Guarantee(StrEnum):
-    """How often a row is written, if Spark runs its task again."""
+    """The guarantee for rows of a task that Spark runs again."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
 
 
+WRITE_OPTIONS = OptionTable(
+    (
+        Option(
+            name="topic",
+            type=Text(),
+            default=None,
+            doc="The topic of every row. It wins over the column.",
+        ),
+        Option(
+            name=_GUARANTEE,
+            type=OneOf({guarantee.value: guarantee for guarantee in Guarantee}, fold_case=True),
+            default=None,
+            default_text="`exactly-once`; `at-least-once` for batch writes",
+            doc="See [below](#exactly-once).",
+        ),
+        Option(
+            name=_PREFIX,
+            type=Text(),
+            default="headrace",
+            doc="How the transactional ids and the groups of the sink begin, for access lists.",
+        ),
+        Option(
+            name=_APP,
+            type=Text(),
+            default=None,
+            doc="The name of a batch write that is to be [exactly once](#batch-writes),",
+        ),
+        Option(
+            name=_VERSION,
+            type=Long(0, 2**63 - 2),
+            default=None,
+            doc="and its number, which grows with each write.",
+        ),
+        Option(
+            name="allowWeakDelivery",
+            type=Bool(),
+            default=False,
+            doc="Take options of the producer that may lose or repeat rows.",
+        ),
+    ),
+    owner='format "headrace"',
+    refused=_REFUSED,
+    refused_as="is not for writing",
+    docs="docs/spark.md",
+    error=OptionError,
+    label="option ",
+)
+NAMES = tuple(WRITE_OPTIONS)
+
+
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where rows go and how; one of the functions here makes it, and what it holds is checked.
+    """Checked options of a write, made by `stream_write_options` or `batch_write_options`.
 
     `client` has a producer's properties. `topic`, if it is given, is that of every row, whatever a
     column says. `app` and `version` name a batch write, as a query's id and the number of a
@@ -72,7 +121,7 @@ class WriteOptions:
 
     def cluster(self) -> dict[str, str]:
         """The properties that are not only a producer's, for others who ask the same brokers."""
-        common = {one.kafka_name for one in ADMIN_OPTIONS.values()}
+        common = {option.kafka_name for option in ADMIN_OPTIONS.values()}
         return {name: text for name, text in self.client.items() if name in common}
 
 
@@ -86,59 +135,58 @@ def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
     headrace.pipelines.source.errors.OptionError: unknown option 'topics' of format "headrace"; \
 did you mean topic?
     """
-    texts, client = _sorted_out(given)
+    own, client = _split_options(given)
     for name in (_APP, _VERSION):
-        if name in texts:
+        if name in own.names:
             raise OptionError(
                 f"option {name} is for batch writes: a streaming query and its batches have names"
                 " of their own; leave it out"
             )
-    return _settled(texts, client, Guarantee.EXACTLY_ONCE)
+    return _settled(own, client, Guarantee.EXACTLY_ONCE)
 
 
 def batch_write_options(given: Mapping[str, str]) -> WriteOptions:
     """The options of a batch write: exactly once if it has a name, else at least once."""
-    texts, client = _sorted_out(given)
-    named = [name for name in (_APP, _VERSION) if name in texts]
+    own, client = _split_options(given)
+    named = [name for name in (_APP, _VERSION) if name in own.names]
     if len(named) == 1:
         raise OptionError(f"options {_APP} and {_VERSION} name a write together; give both")
     if not named:
-        if _guarantee(texts, Guarantee.AT_LEAST_ONCE) is Guarantee.EXACTLY_ONCE:
+        if own.values[_GUARANTEE] is Guarantee.EXACTLY_ONCE:
             raise OptionError(
                 f"a batch write is exactly once if it has a name, by which a second try finds the"
                 f" first: give {_APP} (who writes) and {_VERSION} (a number that grows)"
             )
-        return _settled(texts, client, Guarantee.AT_LEAST_ONCE)
-    settled = _settled(texts, client, Guarantee.EXACTLY_ONCE)
+        return _settled(own, client, Guarantee.AT_LEAST_ONCE)
+    settled = _settled(own, client, Guarantee.EXACTLY_ONCE)
     if settled.guarantee is not Guarantee.EXACTLY_ONCE:
         raise OptionError(f"options {_APP} and {_VERSION} are for exactly once; leave them out")
-    app = texts[_APP]
+    app = own.values[_APP]
     if not app:
         raise OptionError(f"option {_APP} is empty; say who writes")
-    return replace(settled, app=app, version=_version(texts))
+    return replace(settled, app=app, version=own.values[_VERSION])
 
 
-def _sorted_out(given: Mapping[str, str]) -> tuple[Texts, dict[str, str]]:
+def _split_options(given: Mapping[str, str]) -> tuple[Given, dict[str, str]]:
     """The options of the sink, and the properties of the producer."""
     own: dict[str, str] = {}
     client: dict[str, str] = {}
     for name, text in given.items():
+        WRITE_OPTIONS.refuse(name)
         folded = name.lower()
-        if folded in _REFUSED:
-            raise OptionError(f"option {name} is not for writing: {_REFUSED[folded]}")
         if folded.startswith(_KAFKA):
             client[folded.removeprefix(_KAFKA)] = text
         elif folded not in _IGNORED:
             own[name] = text
-    return Texts(own, NAMES), client
+    return WRITE_OPTIONS.parse(own, fold_case=True), client
 
 
-def _settled(texts: Texts, client: Mapping[str, str], default: Guarantee) -> WriteOptions:
-    topic = texts.get("topic")
+def _settled(own: Given, client: Mapping[str, str], default: Guarantee) -> WriteOptions:
+    topic, prefix = own.values["topic"], own.values[_PREFIX]
     if topic == "":
         raise OptionError("option topic is empty; name a topic, or leave it out")
-    is_weak = _check_client(client, texts.flag("allowWeakDelivery", default=False))
-    guarantee = _guarantee(texts, Guarantee.AT_LEAST_ONCE if is_weak else default)
+    is_weak = _check_client(client, own.values["allowWeakDelivery"])
+    guarantee = own.values[_GUARANTEE] or (Guarantee.AT_LEAST_ONCE if is_weak else default)
     if is_weak and guarantee is Guarantee.EXACTLY_ONCE:
         raise OptionError(f"{_weak(client)} rows cannot be written exactly once; leave that out")
     if _TIMEOUT in client and guarantee is not Guarantee.EXACTLY_ONCE:
@@ -146,31 +194,15 @@ def _settled(texts: Texts, client: Mapping[str, str], default: Guarantee) -> Wri
             f"option {_KAFKA}{_TIMEOUT} is about transactions, which {guarantee} does without;"
             " leave it out"
         )
-    return WriteOptions(client, topic, guarantee, _prefix(texts))
-
-
-def _guarantee(texts: Texts, default: Guarantee) -> Guarantee:
-    return Guarantee(texts.choice(_GUARANTEE, [one.value for one in Guarantee], default.value))
-
-
-def _prefix(texts: Texts) -> str:
-    prefix = texts.get(_PREFIX, WriteOptions.prefix)
     if not prefix:
         raise OptionError(f"option {_PREFIX} is empty; leave it out")
-    return prefix
-
-
-def _version(texts: Texts) -> int:
-    text = texts[_VERSION]
-    if not text.isdecimal() or int(text) >= 2**63 - 1:
-        raise texts.refusal(_VERSION, "it is a whole number from 0 that grows with each write")
-    return int(text)
+    return WriteOptions(client, topic, guarantee, prefix)
 
 
 def _check_client(client: Mapping[str, str], is_weak_allowed: bool) -> bool:
-    """Refuse what a producer does not know, and what would lose or repeat records in silence.
+    """Check the producer's properties; return whether its delivery is weak, and that is allowed.
 
-    Returns whether it may do that in the end, because that is allowed.
+    Weak is a producer that may lose or repeat records in silence.
     """
     try:
         settled = producer_options(**from_properties(client, "producer"))

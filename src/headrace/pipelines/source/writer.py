@@ -29,9 +29,9 @@ from pyspark.sql.types import (
 
 from headrace.pipelines.source.delivery import (
     AtLeastOnce,
-    Delivery,
-    Task,
-    Written,
+    SinkTask,
+    TaskDelivery,
+    WrittenRows,
     current_task,
     deliver,
 )
@@ -174,7 +174,9 @@ def by_topic(
         return
     # This sort is stable.
     rows = rows.take(pc.array_sort_indices(topics.indices))
-    counts = {one["values"]: one["counts"] for one in pc.value_counts(topics.indices).to_pylist()}
+    counts = {
+        entry["values"]: entry["counts"] for entry in pc.value_counts(topics.indices).to_pylist()
+    }
     start = 0
     for code, name in enumerate(names):
         yield name, rows.slice(start, counts[code])
@@ -214,7 +216,7 @@ def _short(value: bytes | str | None) -> str:
 log = logging.getLogger("headrace.sink")
 
 
-class Writer(DataSourceArrowWriter):
+class BatchWriter(DataSourceArrowWriter):
     """Writes the rows of a DataFrame once: `frame.write.format("headrace").mode("append")`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -226,7 +228,7 @@ class Writer(DataSourceArrowWriter):
         self._options = batch_write_options(options)
         check_columns(schema, self._options.topic)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         """Write the rows of one task.
 
         In a function of foreachBatch Spark tells a batch's number too, but there may be several
@@ -259,7 +261,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = stream_write_options(options)
         check_columns(schema, self._options.topic)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         """Write the rows of one task."""
         return _write(self._options, current_task(), iterator)
 
@@ -272,15 +274,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log.warning("batch %d failed, and written nevertheless: %s", batchId, _summary(messages))
 
 
-def _write(options: WriteOptions, task: Task, batches: Iterator[pa.RecordBatch]) -> Written:
+def _write(options: WriteOptions, task: SinkTask, batches: Iterator[pa.RecordBatch]) -> WrittenRows:
     rows = _with_topics(options, batches)
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         rows = _all_of(rows)
     return deliver(delivery(options, task), rows)
 
 
-def delivery(options: WriteOptions, task: Task) -> Delivery:
-    """What brings the rows of a task to the brokers as its options want it."""
+def delivery(options: WriteOptions, task: SinkTask) -> TaskDelivery:
+    """The delivery of a task's rows to the brokers, chosen by its options."""
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         return ExactlyOnce(options, task)
     return AtLeastOnce(options, task)
@@ -302,8 +304,8 @@ def _all_of(rows: Iterator[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, p
 
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """How many rows tasks have written to which topics; None is a task that failed."""
-    done = [message for message in messages if isinstance(message, Written)]
+    """The rows that tasks have written, by topic; None stands for a task that failed."""
+    done = [message for message in messages if isinstance(message, WrittenRows)]
     topics = sorted({where.topic for message in done for where in message.spans})
     rows = sum(message.rows for message in done)
     text = (

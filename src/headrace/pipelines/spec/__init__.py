@@ -1,4 +1,4 @@
-"""What a pipeline is: its parts as values, read from YAML or declared in Python."""
+"""The specification of a pipeline: its parts as values, from YAML or Python."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

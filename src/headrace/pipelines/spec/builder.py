@@ -24,16 +24,16 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from headrace.pipelines.spec.model import (
     Pipeline,
-    Place,
     PythonStep,
     Sink,
     Source,
+    SourceLocation,
     SpecError,
     Step,
     raise_problems,
 )
 from headrace.pipelines.spec.nodes import from_python
-from headrace.pipelines.spec.sections import Context, Section, Variants, listed
+from headrace.pipelines.spec.sections import ReadContext, Section, SectionVariants, listed
 from headrace.pipelines.spec.table import PIPELINE, SETTINGS, SINK, SOURCE, STEP, default_checkpoint
 from headrace.pipelines.spec.user_code import SPARK, import_file, shown_path
 
@@ -53,21 +53,21 @@ Schema: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
 
 
 class WatermarkKeys(TypedDict):
-    """How late events may come."""
+    """The options of a watermark."""
 
     column: str
     delay: str
 
 
 class DeadLetterKeys(TypedDict, total=False):
-    """Where undecodable records go."""
+    """The options of dead letters."""
 
     topic: str
     options: Values
 
 
 class DecodeKeys(TypedDict, total=False):
-    """What decoding has beside its format and schema."""
+    """The options of decoding beside its format and schema."""
 
     framing: Literal["none", "confluent"]
     keep: Keep
@@ -109,7 +109,7 @@ class PostgresKeys(TypedDict, total=False):
 
 
 class ConsoleKeys(TypedDict, total=False):
-    """How a batch is shown."""
+    """The options of the console sink."""
 
     rows: int
 
@@ -138,7 +138,7 @@ class SinkKeys(TypedDict, total=False):
     options: Values
 
 
-class Settings(TypedDict, total=False):
+class PipelineSettings(TypedDict, total=False):
     """The keys of a pipeline, beside its name and its parts."""
 
     description: str
@@ -158,7 +158,7 @@ Input = str | Callable[..., Any]
 _SETTINGS = replace(PIPELINE, keys=SETTINGS, make=lambda place, **values: values)
 
 
-def pipeline(name: str, **settings: Unpack[Settings]) -> "Builder":
+def pipeline(name: str, **settings: Unpack[PipelineSettings]) -> "Builder":
     """A pipeline to declare parts of. The settings are the keys of a file beside its parts.
 
     Relative paths start from the directory of the file that calls this.
@@ -191,7 +191,7 @@ class Builder:
     would be refused for, with the place of the call.
     """
 
-    def __init__(self, name: str, place: Place, settings: Mapping[str, object]) -> None:
+    def __init__(self, name: str, place: SourceLocation, settings: Mapping[str, object]) -> None:
         self.name = name
         self.place = place
         self._directory = Path(place.file).absolute().parent
@@ -278,8 +278,12 @@ class Builder:
         watermark: WatermarkKeys | None,
     ) -> None:
         code = getattr(inspect.unwrap(function), "__code__", None)
-        place = Place(shown_path(code.co_filename), code.co_firstlineno) if code else _caller()
-        chosen = _parameters(function) if inputs is None else [self._input(one) for one in inputs]
+        place = (
+            SourceLocation(shown_path(code.co_filename), code.co_firstlineno) if code else _caller()
+        )
+        chosen = (
+            _parameters(function) if inputs is None else [self._input(given) for given in inputs]
+        )
         given: dict[str, object] = {"python": "function", "watermark": watermark}
         if chosen:
             given["inputs"] = chosen
@@ -299,19 +303,23 @@ class Builder:
         )
 
     def _part(
-        self, kind: Section | Variants, name: str, place: Place, keys: Mapping[str, object]
+        self,
+        kind: Section | SectionVariants,
+        name: str,
+        place: SourceLocation,
+        keys: Mapping[str, object],
     ) -> Any:
         return self._read(kind, f"{kind.name} {name!r}", place, keys, name=name)
 
     def _read(
         self,
-        kind: Section | Variants,
+        kind: Section | SectionVariants,
         what: str,
-        place: Place,
+        place: SourceLocation,
         keys: Mapping[str, object],
         **given: Any,
     ) -> Any:
-        context = Context(place.file, self._directory)
+        context = ReadContext(place.file, self._directory)
         try:
             node = from_python(keys, place.line)
         except TypeError as error:
@@ -327,20 +335,20 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     """The parameters that have to be given, which are frames: all but `spark`."""
     parameters = inspect.signature(function).parameters.values()
     return [
-        one.name
-        for one in parameters
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-        and one.default is one.empty
-        and one.name != SPARK
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+        and parameter.name != SPARK
     ]
 
 
-def _caller() -> Place:
-    """Where the code outside of this module is that called into it."""
+def _caller() -> SourceLocation:
+    """The location of the calling code outside of this module."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back
-    return Place(shown_path(frame.f_code.co_filename), frame.f_lineno)
+    return SourceLocation(shown_path(frame.f_code.co_filename), frame.f_lineno)
 
 
 def load(path: Path | str) -> Pipeline:
@@ -350,13 +358,13 @@ def load(path: Path | str) -> Pipeline:
     """
     path = Path(path)
     module = import_file(path)
-    builders = {id(one): one for one in vars(module).values() if isinstance(one, Builder)}
+    builders = {id(var): var for var in vars(module).values() if isinstance(var, Builder)}
     if len(builders) == 1:
         [builder] = builders.values()
         return builder.build()
-    place = Place(shown_path(path), 1)
+    place = SourceLocation(shown_path(path), 1)
     if not builders:
         text = "no pipeline here: give a variable of the module headrace.pipelines.pipeline(...)"
         raise SpecError(place, text)
-    names = listed(f"{one.name} (line {one.place.line})" for one in builders.values())
+    names = listed(f"{builder.name} (line {builder.place.line})" for builder in builders.values())
     raise SpecError(place, f"several pipelines here: {names}; keep one in a file")

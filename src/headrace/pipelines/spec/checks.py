@@ -1,4 +1,4 @@
-"""What must hold between the parts of a pipeline before it is worth starting Spark.
+"""Checks between the parts of a pipeline, made before Spark is started.
 
 Rule: a check yields what is wrong and goes on, so that all of it is told at once.
 """
@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from headrace.client.options import admin_options, from_properties
 from headrace.errors import HeadraceError
+from headrace.options import nearest
 from headrace.pipelines.source.read_options import batch_options, stream_options
 from headrace.pipelines.source.write_options import stream_write_options
 from headrace.pipelines.spec.columns import ddl_columns, decoded_columns, source_columns
@@ -31,10 +32,10 @@ from headrace.pipelines.spec.model import (
     OnError,
     OutputMode,
     Pipeline,
-    Place,
     PostgresSink,
     PythonStep,
     Sink,
+    SourceLocation,
     SpecError,
     SqlStep,
     Step,
@@ -42,7 +43,7 @@ from headrace.pipelines.spec.model import (
     TopicSource,
     raise_problems,
 )
-from headrace.pipelines.spec.sections import listed, nearest
+from headrace.pipelines.spec.sections import listed
 from headrace.pipelines.spec.user_code import function_problem
 
 T = TypeVar("T")
@@ -57,15 +58,17 @@ def title_of(part: Part) -> str:
     return f"{'step' if isinstance(part, Step) else 'source'} {part.name!r}"
 
 
-def told(title: str, place: Place | None, act: Callable[[T], object], value: T) -> Problems:
-    """What an act refuses to take, as a problem of the part of that title."""
+def told(
+    title: str, place: SourceLocation | None, act: Callable[[T], object], value: T
+) -> Problems:
+    """The error of a call, as a problem of the part of that title."""
     try:
         act(value)
     except (HeadraceError, ValueError) as error:
         yield SpecError(place, f"{title}: {error}")
 
 
-def topic_problems(topics: Sequence[str], title: str, place: Place | None) -> Problems:
+def topic_problems(topics: Sequence[str], title: str, place: SourceLocation | None) -> Problems:
     """Names that no topic can have."""
     for topic in topics:
         if topic in (".", "..") or not _TOPIC.fullmatch(topic):
@@ -73,7 +76,7 @@ def topic_problems(topics: Sequence[str], title: str, place: Place | None) -> Pr
             yield SpecError(place, f"{title}: {text}, and at most {TOPIC_LENGTH_MAX} of them")
 
 
-def list_problems(names: Sequence[str], title: str, place: Place | None) -> Problems:
+def list_problems(names: Sequence[str], title: str, place: SourceLocation | None) -> Problems:
     """Names that are there twice."""
     doubled = {name for name in names if names.count(name) > 1}
     for name in sorted(doubled):
@@ -81,7 +84,7 @@ def list_problems(names: Sequence[str], title: str, place: Place | None) -> Prob
 
 
 def column_problems(
-    part: Part | None, names: Sequence[str], title: str, place: Place | None = None
+    part: Part | None, names: Sequence[str], title: str, place: SourceLocation | None = None
 ) -> Problems:
     """Columns that a source with a declared schema does not have; of steps only Spark can tell."""
     if not isinstance(part, TopicSource | FormatSource):
@@ -267,7 +270,7 @@ def _stream_problems(sink: Sink, read: list[Part]) -> Problems:
     # A function can make a stream of its own, and SQL can read a catalog's.
     has_own = any(isinstance(part, PythonStep) for part in read) or not sources
     if not has_own and not any(source.streaming for source in sources):
-        text = f"reads only tables ({listed(one.name for one in sources)}), and no stream"
+        text = f"reads only tables ({listed(source.name for source in sources)}), and no stream"
         yield SpecError(sink.place, f"sink {sink.name!r} {text}: set streaming: true for one")
 
 
@@ -309,8 +312,8 @@ def check(pipeline: Pipeline) -> None:
     if parts > PARTS_MAX:
         text = f"the pipeline has {parts} parts, and at most {PARTS_MAX} are allowed: split it"
         raise SpecError(pipeline.place, text)
-    found = [problem for one in _CHECKS for problem in one(pipeline)]
-    raise_problems(sorted(found, key=lambda one: one.place.line if one.place else 0))
+    found = [problem for find in _CHECKS for problem in find(pipeline)]
+    raise_problems(sorted(found, key=lambda problem: problem.place.line if problem.place else 0))
 
 
 def _check_names(pipeline: Pipeline) -> Problems:
@@ -340,7 +343,7 @@ def _check_inputs(pipeline: Pipeline) -> Problems:
         for name in inputs(step):
             if name.lower() not in parts:
                 text = _unknown(f"step {step.name!r} reads", name, parts)
-                if isinstance(step, SqlStep) and "did you mean" not in text:
+                if isinstance(step, SqlStep) and not nearest(name, _names(parts)):
                     text += f"; a table of Spark's catalog has its database first: default.{name}"
                 yield SpecError(_input_place(step, name), text)
         if isinstance(step, PythonStep) and len(set(step.inputs)) < len(step.inputs):
@@ -360,13 +363,13 @@ def _check_inputs(pipeline: Pipeline) -> Problems:
 def _check_broker(pipeline: Pipeline) -> Problems:
     own = f"kafka.{SERVERS}"
     uses = [
-        f"source {one.name!r}"
-        for one in pipeline.sources
-        if isinstance(one, TopicSource) and own not in one.options
+        f"source {source.name!r}"
+        for source in pipeline.sources
+        if isinstance(source, TopicSource) and own not in source.options
     ] + [
-        f"sink {one.name!r}"
-        for one in pipeline.sinks
-        if isinstance(one.target, TopicSink) and own not in one.target.options
+        f"sink {sink.name!r}"
+        for sink in pipeline.sinks
+        if isinstance(sink.target, TopicSink) and own not in sink.target.options
     ]
     if uses and not pipeline.broker.get(SERVERS):
         text = f"{uses[0]} has a topic, but 'broker' has no {SERVERS}"
@@ -421,19 +424,22 @@ def _doubled(noun: str, parts: Sequence[Part] | Sequence[Sink]) -> Problems:
 
 
 def _unknown(what: str, name: str, parts: Mapping[str, Part]) -> str:
-    names = [part.name for part in parts.values()]
-    near = nearest(name, names)
+    near = nearest(name, _names(parts))
     hint = f"did you mean {near!r}? " if near else ""
-    return f"{what} {name!r}, which is no source or step; {hint}there are {listed(names)}"
+    return f"{what} {name!r}, which is no source or step; {hint}there are {listed(_names(parts))}"
 
 
-def _input_place(step: Step, name: str) -> Place | None:
-    """Where a name stands: in SQL text the line itself can be told."""
+def _names(parts: Mapping[str, Part]) -> list[str]:
+    return [part.name for part in parts.values()]
+
+
+def _input_place(step: Step, name: str) -> SourceLocation | None:
+    """The location of a name: within SQL text its own line."""
     if not isinstance(step, SqlStep) or step.sql_place is None:
         return step.place
     match = re.search(rf"\b{re.escape(name)}\b", step.sql)
     lines = step.sql.count("\n", 0, match.start()) if match else 0
-    return Place(step.sql_place.file, step.sql_place.line + lines)
+    return SourceLocation(step.sql_place.file, step.sql_place.line + lines)
 
 
 def _is_directory_name(name: str) -> bool:

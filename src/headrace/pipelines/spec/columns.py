@@ -4,8 +4,8 @@ import json
 import re
 from typing import Any
 
+from headrace.options import nearest
 from headrace.pipelines.spec.model import Decode, FormatSource, Source, TopicSource
-from headrace.pipelines.spec.sections import nearest
 
 # What the data source gives without being asked.
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -54,7 +54,7 @@ def avro_columns(schema: str) -> tuple[str, ...]:
     if not isinstance(document, dict) or document.get("type") not in ("record", "error"):
         raise ValueError("it must be that of a record, whose fields become the columns")
     fields = document.get("fields")
-    if not isinstance(fields, list) or not all(isinstance(one, dict) for one in fields):
+    if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
         raise ValueError("its 'fields' must be a list of fields")
     return tuple(str(field.get("name")) for field in fields)
 

@@ -194,7 +194,7 @@ def parts_by_name(pipeline: Pipeline) -> dict[str, Part]:
 
 
 def needed(pipeline: Pipeline, name: str) -> list[Part]:
-    """What has to be made to have the part of that name, itself last: each after its inputs."""
+    """The parts needed for the part of that name, itself last: each after its inputs."""
     made: dict[str, Part] = {}
     _add(name.lower(), parts_by_name(pipeline), made, [])
     return list(made.values())
@@ -237,10 +237,10 @@ def cycles(pipeline: Pipeline) -> list[list[str]]:
     def visit(name: str, path: list[str]) -> None:
         if name in path:
             circle = path[path.index(name) :]
-            found.setdefault(frozenset(circle), [parts[one].name for one in circle])
+            found.setdefault(frozenset(circle), [parts[part].name for part in circle])
         elif name in parts and name not in done:
-            for one in inputs(parts[name]):
-                visit(one.lower(), [*path, name])
+            for input_name in inputs(parts[name]):
+                visit(input_name.lower(), [*path, name])
             done.add(name)
 
     for name in parts:
@@ -252,6 +252,6 @@ def _add(name: str, parts: dict[str, Part], made: dict[str, Part], above: list[s
     # What is not there, or reads itself, has been refused by the checks; here it only has to end.
     if name not in parts or name in made or name in above:
         return
-    for one in inputs(parts[name]):
-        _add(one.lower(), parts, made, [*above, name])
+    for input_name in inputs(parts[name]):
+        _add(input_name.lower(), parts, made, [*above, name])
     made[name] = parts[name]

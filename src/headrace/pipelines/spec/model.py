@@ -9,12 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a part was declared, for messages: `orders.yaml:12` or `orders.py:7`."""
+class SourceLocation:
+    """The file and line of a declaration, for messages: `orders.yaml:12` or `orders.py:7`."""
 
     file: str
     line: int
@@ -26,7 +26,7 @@ class Place:
 class SpecError(ConfigError):
     """A pipeline that cannot be run as it is declared. The text starts with the place."""
 
-    def __init__(self, place: Place | None, text: str) -> None:
+    def __init__(self, place: SourceLocation | None, text: str) -> None:
         super().__init__(f"{place}: {text}" if place else text)
         self.place = place
 
@@ -40,6 +40,19 @@ class SpecErrors(SpecError):
         self.errors = tuple(errors)
 
 
+class BuildError(HeadraceError):
+    """A part of a pipeline of which Spark can make nothing: a query that names no table, say."""
+
+    def __init__(
+        self, place: SourceLocation | None, part: str, reason: str, advice: str = ""
+    ) -> None:
+        where = f"{place}: " if place else ""
+        super().__init__(f"{where}{part}: {reason}", advice=advice)
+        self.place = place
+        self.part = part
+        self.reason = reason
+
+
 def raise_problems(errors: Sequence[SpecError]) -> None:
     """Raise what was found: nothing, the one error, or all of them as one."""
     if errors:
@@ -47,7 +60,7 @@ def raise_problems(errors: Sequence[SpecError]) -> None:
 
 
 class OnError(StrEnum):
-    """What happens to a record that cannot be decoded."""
+    """The treatment of a record that cannot be decoded."""
 
     DEAD_LETTER = "dead-letter"
     DROP = "drop"
@@ -73,7 +86,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How late an event may come, by the time in one of its columns."""
+    """The allowed delay of events, by the time in one of their columns."""
 
     column: str
     delay: str
@@ -81,7 +94,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """How the value of a record becomes columns.
+    """The decoding of a record's value into columns.
 
     `format` is json, avro, csv or raw. `schema` is Spark's DDL ("id BIGINT, at TIMESTAMP") for json
     and csv, the JSON text of an Avro schema for avro, and None for raw, which leaves Kafka's
@@ -97,7 +110,7 @@ class Decode:
     keep: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     on_error: OnError = OnError.DEAD_LETTER
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,7 @@ class TopicSource:
     options: Mapping[str, str] = field(default_factory=dict)
     watermark: Watermark | None = None
     streaming: bool = True
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +142,7 @@ class FormatSource:
     options: Mapping[str, str] = field(default_factory=dict)
     watermark: Watermark | None = None
     streaming: bool = False
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 Source = TopicSource | FormatSource
@@ -143,8 +156,8 @@ class SqlStep:
     name: str
     sql: str
     watermark: Watermark | None = None
-    place: Place | None = None
-    sql_place: Place | None = None
+    place: SourceLocation | None = None
+    sql_place: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +173,7 @@ class PythonStep:
     function: str | Callable[..., Any]
     inputs: tuple[str, ...]
     watermark: Watermark | None = None
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +183,7 @@ class DeduplicateStep:
     name: str
     input: str
     keys: tuple[str, ...]
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 Step = SqlStep | PythonStep | DeduplicateStep
@@ -251,16 +264,16 @@ class Sink:
     target: Target
     mode: OutputMode = OutputMode.APPEND
     trigger: Trigger | None = None
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Where records go that could not be decoded: a topic of the pipeline's broker."""
+    """The dead-letter topic for records that could not be decoded, at the pipeline's broker."""
 
     topic: str
     options: Mapping[str, str] = field(default_factory=dict)
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,4 +296,4 @@ class Pipeline:
     group: str = ""
     dead_letters: DeadLetters | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
-    place: Place | None = None
+    place: SourceLocation | None = None

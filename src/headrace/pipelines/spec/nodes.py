@@ -1,4 +1,4 @@
-"""What was written, before anyone says what it means: text, lists and mappings, each with its line.
+"""Nodes of a pipeline file before they are interpreted: text, lists, mappings, with lines.
 
 A YAML file and the arguments of the Python builder both become these, so that one table of keys
 reads both. Text has no type of its own: the key it stands under says what it is.
@@ -74,7 +74,7 @@ def from_python(value: object, line: int) -> Node:
             )
             return Table(tuple(entries), line)
         case Sequence() if not isinstance(value, bytes | bytearray):
-            return Listing(tuple(from_python(one, line) for one in value), line)
+            return Listing(tuple(from_python(item, line) for item in value), line)
     raise TypeError(f"{type(value).__name__} {value!r}")
 
 

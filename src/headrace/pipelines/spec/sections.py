@@ -1,56 +1,66 @@
-"""How sections of a pipeline file are read: which keys there are, and the kinds of their values."""
+"""Sections of a pipeline file: which keys there are, which are required, what each holds.
+
+The types of single values are those of `headrace.options`; structure and lines are read here.
+Rule: what is wrong is collected, not raised, so that a file is told all its errors at once.
+"""
 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.pipelines.spec.model import Place, SpecError, Trigger
+from headrace.options import (
+    Bool,
+    Custom,
+    Int,
+    NotAllowed,
+    OneOf,
+    Text,
+    ValueType,
+    nearest,
+)
+from headrace.options import one_of as one_of_names
+from headrace.pipelines.spec.model import SourceLocation, SpecError, Trigger
 from headrace.pipelines.spec.nodes import Entry, Listing, Node, Scalar, Table, describe
 
-# How a table of keys is read: which keys there are, which are wanted, what each holds.
-#
-# Rule: what is wrong is collected, not raised, so that a file is told all its errors at once.
 
-
-class Wrong(ValueError):
+class InvalidValue(ValueError):
     """A value that its key cannot take. `told` is how the sentence goes on after the key."""
 
 
 @dataclass
-class Context:
-    """What a reading knows of the file, and what it found wrong with it."""
+class ReadContext:
+    """The state of reading a file: its name, and the problems found."""
 
     file: str
     directory: Path
     problems: list[SpecError] = field(default_factory=list)
 
-    def place(self, line: int) -> Place:
-        return Place(self.file, line)
+    def place(self, line: int) -> SourceLocation:
+        return SourceLocation(self.file, line)
 
     def problem(self, line: int, text: str) -> None:
         self.problems.append(SpecError(self.place(line), text))
 
 
-class Kind(Protocol):
-    """What a key can hold. `read` gives the value, raises Wrong, or notes problems itself."""
+class KeyType(Protocol):
+    """The kind of a key's value. `read` gives the value, raises Wrong, or notes problems itself."""
 
     @property
     def label(self) -> str: ...
 
-    def read(self, node: Node, what: str, context: Context) -> Any: ...
+    def read(self, node: Node, what: str, context: ReadContext) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SectionKey:
     """A key of a section: its value goes to the argument `field`, or the one of its own name."""
 
     name: str
-    kind: Kind
+    kind: KeyType
     text: str
     required: bool = False
     default: str = ""
@@ -66,7 +76,7 @@ class Section:
     """
 
     name: str
-    keys: tuple[Key, ...]
+    keys: tuple[SectionKey, ...]
     make: Callable[..., Any]
     text: str = ""
     one_of: tuple[str, ...] = ()
@@ -80,8 +90,8 @@ class Section:
     def names(self) -> list[str]:
         return [key.name for key in self.keys]
 
-    def read(self, node: Node, what: str, context: Context, **given: Any) -> Any:
-        """What `make` makes of the node; None if anything was wrong with it."""
+    def read(self, node: Node, what: str, context: ReadContext, **given: Any) -> Any:
+        """The value that `make` makes of the node; None if anything was wrong with it."""
         if isinstance(node, Scalar) and self.short and not node.is_null:
             node = Table((Entry(self.short, node, node.line),), node.line)
         if not isinstance(node, Table):
@@ -94,11 +104,11 @@ class Section:
             return None
         try:
             return self.make(**given, **values, place=context.place(node.line))
-        except Wrong as wrong:
+        except InvalidValue as wrong:
             context.problem(node.line, f"{what} {wrong}")
             return None
 
-    def _values(self, table: Table, what: str, context: Context) -> dict[str, Any]:
+    def _values(self, table: Table, what: str, context: ReadContext) -> dict[str, Any]:
         keys = {key.name: key for key in self.keys}
         values: dict[str, Any] = {}
         for entry in table.entries:
@@ -122,7 +132,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Variants:
+class SectionVariants:
     """One of several sections, chosen by which of their `one_of` keys is there."""
 
     name: str
@@ -132,12 +142,12 @@ class Variants:
     def label(self) -> str:
         return " or ".join(section.label for section in self.sections)
 
-    def read(self, node: Node, what: str, context: Context, **given: Any) -> Any:
+    def read(self, node: Node, what: str, context: ReadContext, **given: Any) -> Any:
         names = [entry.key for entry in node.entries] if isinstance(node, Table) else []
-        chosen = [one for one in self.sections if set(names) & set(one.one_of)]
+        chosen = [section for section in self.sections if set(names) & set(section.one_of)]
         if isinstance(node, Table) and len(chosen) == 1:
             return chosen[0].read(node, what, context, **given)
-        starts = [name for one in self.sections for name in one.one_of]
+        starts = [name for section in self.sections for name in section.one_of]
         if not isinstance(node, Table):
             told = "has no value" if _is_null(node) else f"must be a mapping, not {describe(node)}"
             context.problem(node.line, f"{what} {told}; it has one of {listed(starts)}")
@@ -146,7 +156,7 @@ class Variants:
             both = [name for name in names if name in starts]
             context.problem(node.line, f"{what} has both {_both(both)}: give one of them")
             return None
-        every = dict.fromkeys(name for one in self.sections for name in one.names())
+        every = dict.fromkeys(name for section in self.sections for name in section.names())
         unknown = [entry for entry in node.entries if entry.key not in every]
         for entry in unknown:
             context.problem(entry.line, unknown_key(entry.key, what, every))
@@ -156,18 +166,18 @@ class Variants:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedParts:
     """Parts by their names, in order."""
 
-    section: Section | Variants
+    section: Section | SectionVariants
 
     @property
     def label(self) -> str:
         return f"a name for each {self.section.label}"
 
-    def read(self, node: Node, what: str, context: Context) -> tuple[Any, ...]:
+    def read(self, node: Node, what: str, context: ReadContext) -> tuple[Any, ...]:
         if not isinstance(node, Table):
-            raise Wrong(f"must be a mapping of names, not {describe(node)}")
+            raise InvalidValue(f"must be a mapping of names, not {describe(node)}")
         noun = self.section.name
         return tuple(
             self.section.read(_at(entry), f"{noun} {entry.key!r}", context, name=entry.key)
@@ -175,7 +185,7 @@ class Named:
         )
 
 
-def read_key(key: Key, entry: Entry, what: str, context: Context) -> Any:
+def read_key(key: SectionKey, entry: Entry, what: str, context: ReadContext) -> Any:
     """The value under a key; None, with a problem noted, where it is not one."""
     if isinstance(key.kind, Section):
         return key.kind.read(_at(entry), f"the {key.kind.name} of {what}", context)
@@ -184,7 +194,7 @@ def read_key(key: Key, entry: Entry, what: str, context: Context) -> Any:
         return None
     try:
         return key.kind.read(entry.node, what, context)
-    except Wrong as wrong:
+    except InvalidValue as wrong:
         context.problem(entry.node.line, f"{entry.key!r} in {what} {wrong}")
         return None
 
@@ -197,20 +207,13 @@ def unknown_key(name: str, what: str, known: Iterable[str]) -> str:
     return f"unknown key {name!r} in {what}; {hint}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
-    by_lower = {one.lower().replace("-", "_"): one for one in known}
-    matches = get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
-    return by_lower[matches[0]] if matches else None
-
-
 def listed(names: Iterable[str]) -> str:
     """Names in a sentence."""
     return ", ".join(names)
 
 
 def anchor(heading: str) -> str:
-    """Where a heading is linked to in a page."""
+    """The anchor of a heading in a page."""
     return heading.lower().replace(" ", "-")
 
 
@@ -223,7 +226,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _at(entry: Entry) -> Node:
-    """What an entry holds, at the line of its key: where a reader looks for a part."""
+    """The value of an entry, with the line of its key, which messages name."""
     match entry.node:
         case Table(entries):
             return Table(entries, entry.line)
@@ -237,22 +240,16 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
-    """One value as text; `parse` gives what it stands for, or raises ValueError."""
+class SingleValue:
+    """A value that is one text. `label` is its type in the documentation."""
 
     label: str
-    expected: str
-    parse: Callable[[str], Any]
+    type: ValueType
 
-    def read(self, node: Node, what: str, context: Context) -> Any:
-        if isinstance(node, Scalar):
-            try:
-                return self.parse(node.text)
-            except Wrong:
-                raise
-            except ValueError:
-                pass
-        raise Wrong(f"must be {self.expected}, not {describe(node)}")
+    def read(self, node: Node, what: str, context: ReadContext) -> Any:
+        if not isinstance(node, Scalar):
+            raise InvalidValue(f"must be {self.type.allowed}, not {describe(node)}")
+        return _parsed(self.type, node.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +258,7 @@ class PlacedText:
 
     label: str = "text"
 
-    def read(self, node: Node, what: str, context: Context) -> Any:
+    def read(self, node: Node, what: str, context: ReadContext) -> Any:
         text = TEXT.read(node, what, context)
         assert isinstance(node, Scalar)
         return text, context.place(node.text_line or node.line)
@@ -273,7 +270,7 @@ class LocalPath:
 
     label: str = "path or URI"
 
-    def read(self, node: Node, what: str, context: Context) -> Any:
+    def read(self, node: Node, what: str, context: ReadContext) -> Any:
         return resolve(TEXT.read(node, what, context), context.directory)
 
 
@@ -283,30 +280,30 @@ class FileText:
 
     label: str = "path"
 
-    def read(self, node: Node, what: str, context: Context) -> Any:
+    def read(self, node: Node, what: str, context: ReadContext) -> Any:
         path = Path(resolve(TEXT.read(node, what, context), context.directory))
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise Wrong(f"cannot be read: {path}: {reason}") from None
+            raise InvalidValue(f"cannot be read: {path}: {reason}") from None
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameList:
     """A list of texts, or a single one."""
 
     label: str = "text, or list of texts"
 
-    def read(self, node: Node, what: str, context: Context) -> Any:
+    def read(self, node: Node, what: str, context: ReadContext) -> Any:
         items = node.items if isinstance(node, Listing) else (node,)
         if not items:
-            raise Wrong("is empty")
+            raise InvalidValue("is empty")
         return tuple(TEXT.read(item, what, context) for item in items)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OptionMapping:
     """Names with values, which go on as text. As one text it is the value of `short`."""
 
     short: str = ""
@@ -315,11 +312,11 @@ class Options:
     def label(self) -> str:
         return "mapping of texts" + (f", or text: its `{self.short}`" if self.short else "")
 
-    def read(self, node: Node, what: str, context: Context) -> Any:
+    def read(self, node: Node, what: str, context: ReadContext) -> Any:
         if isinstance(node, Scalar) and self.short:
             return {self.short: TEXT.read(node, what, context)}
         if not isinstance(node, Table):
-            raise Wrong(f"must be a mapping of names to values, not {describe(node)}")
+            raise InvalidValue(f"must be a mapping of names to values, not {describe(node)}")
         values: dict[str, str] = {}
         for entry in node.entries:
             value = entry.node
@@ -332,7 +329,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
+class RenamedNames:
     """Names out of a choice, each as it is or with another name for the result."""
 
     choices: tuple[str, ...]
@@ -341,7 +338,7 @@ class Renamed:
     def label(self) -> str:
         return "list of names, or of `{name: new name}`"
 
-    def read(self, node: Node, what: str, context: Context) -> Any:
+    def read(self, node: Node, what: str, context: ReadContext) -> Any:
         items = node.items if isinstance(node, Listing) else (node,)
         names: dict[str, str] = {}
         for item in items:
@@ -351,41 +348,33 @@ class Renamed:
                 text = TEXT.read(item, what, context)
                 pairs = {text: text}
             for name, new_name in pairs.items():
-                _choose(name, self.choices)
+                _parsed(one_of_names(*self.choices), name)
                 if name in names:
-                    raise Wrong(f"names {name!r} twice")
+                    raise InvalidValue(f"names {name!r} twice")
                 names[name] = new_name
         doubled = [name for name in names.values() if list(names.values()).count(name) > 1]
         if doubled:
-            raise Wrong(f"gives two columns the name {doubled[0]!r}")
+            raise InvalidValue(f"gives two columns the name {doubled[0]!r}")
         return names
 
 
-def choice(values: type[StrEnum]) -> Plain:
+def choice(values: type[StrEnum]) -> SingleValue:
     """One of the values of an enumeration."""
-    names = [str(value) for value in values]
-
-    def parse(text: str) -> StrEnum:
-        return values(_choose(text, names))
-
-    return Plain(" | ".join(f"`{name}`" for name in names), f"one of {listed(names)}", parse)
+    return _one_of(OneOf({str(value): value for value in values}))
 
 
-def one_of(*names: str) -> Plain:
+def one_of(*names: str) -> SingleValue:
     """One of some words."""
-    label = " | ".join(f"`{name}`" for name in names)
-    return Plain(label, f"one of {listed(names)}", lambda text: _choose(text, names))
+    return _one_of(one_of_names(*names))
 
 
-def number(least: int) -> Plain:
+def _one_of(values: OneOf) -> SingleValue:
+    return SingleValue(" | ".join(f"`{name}`" for name in values.values), values)
+
+
+def number(least: int) -> SingleValue:
     """A whole number."""
-
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
-            raise ValueError
-        return int(text)
-
-    return Plain("whole number", f"a whole number of at least {least}", parse)
+    return SingleValue("whole number", Int(least))
 
 
 def resolve(path: str, directory: Path) -> str:
@@ -396,22 +385,20 @@ def resolve(path: str, directory: Path) -> str:
     return str((directory / Path(path).expanduser()).absolute())
 
 
-def _choose(text: str, choices: tuple[str, ...] | list[str]) -> str:
-    if text in choices:
-        return text
-    near = nearest(text, choices)
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise Wrong(f"must be one of {listed(choices)}, not {text!r}{hint}")
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text
-
-
-def _flag(text: str) -> bool:
-    return {"true": True, "false": False}[_choose(text.lower(), ("true", "false"))]
+def _parsed(values: ValueType, text: str) -> Any:
+    """The value that a text stands for; Wrong if it is not an allowed one."""
+    shown = describe(Scalar(text, 0))
+    try:
+        return values.check(values.parse(text))
+    except InvalidValue:
+        raise
+    except NotAllowed as error:
+        hint = f"; did you mean {error.nearest!r}?" if error.nearest else ""
+    except ValueError as error:
+        if str(error):
+            raise InvalidValue(f"cannot be {shown}: {error}") from None
+        hint = ""
+    raise InvalidValue(f"must be {values.allowed}, not {shown}{hint}")
 
 
 def _duration(text: str) -> str:
@@ -430,9 +417,12 @@ def _starting(text: str) -> dict[str, str]:
     """The options of the data source that start there."""
     if text in ("earliest", "latest"):
         return {"startingOffsets": text}
-    instant = datetime.fromisoformat(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError from None
     if instant.tzinfo is None:
-        raise Wrong(f"is an instant without its zone: write {instant.isoformat()}Z for UTC")
+        raise InvalidValue(f"is an instant without its zone: write {instant.isoformat()}Z for UTC")
     milliseconds = round(instant.timestamp() * 1000)
     if milliseconds < 0:
         raise ValueError
@@ -440,27 +430,29 @@ def _starting(text: str) -> dict[str, str]:
 
 
 def _pattern(text: str) -> str:
+    if not text.strip():
+        raise ValueError
     try:
-        re.compile(_text(text))
+        re.compile(text)
     except re.error as error:
-        raise Wrong(f"is not a regular expression: {error}") from None
+        raise InvalidValue(f"is not a regular expression: {error}") from None
     return text
 
 
-TEXT = Plain("text", "text", _text)
-FLAG = Plain("`true` | `false`", "true or false", _flag)
-DURATION = Plain("duration", "a duration such as '10 seconds' or '5 minutes'", _duration)
-TRIGGER = Plain(
+TEXT = SingleValue("text", Text(may_be_blank=False))
+FLAG = SingleValue("`true` | `false`", Bool())
+DURATION = SingleValue(
+    "duration", Custom("a duration such as '10 seconds' or '5 minutes'", _duration)
+)
+TRIGGER = SingleValue(
     "duration, or `available-now`",
-    "available-now or a duration such as '10 seconds' or '5 minutes'",
-    _trigger,
+    Custom("available-now or a duration such as '10 seconds' or '5 minutes'", _trigger),
 )
-STARTING = Plain(
+STARTING = SingleValue(
     "`earliest` | `latest` | instant",
-    "earliest, latest or an instant such as 2026-01-31T12:00:00Z",
-    _starting,
+    Custom("earliest, latest or an instant such as 2026-01-31T12:00:00Z", _starting),
 )
-PATTERN = Plain("regular expression", "a regular expression", _pattern)
-NAMES = Names()
-OPTIONS = Options()
+PATTERN = SingleValue("regular expression", Custom("a regular expression", _pattern))
+NAMES = NameList()
+OPTIONS = OptionMapping()
 PATH = LocalPath()

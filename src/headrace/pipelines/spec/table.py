@@ -16,10 +16,10 @@ from headrace.pipelines.spec.model import (
     OnError,
     OutputMode,
     Pipeline,
-    Place,
     PostgresSink,
     PythonStep,
     Sink,
+    SourceLocation,
     SqlStep,
     Target,
     TopicSink,
@@ -37,14 +37,14 @@ from headrace.pipelines.spec.sections import (
     TEXT,
     TRIGGER,
     FileText,
-    Key,
-    Named,
-    Options,
+    InvalidValue,
+    NamedParts,
+    OptionMapping,
     PlacedText,
-    Renamed,
+    RenamedNames,
     Section,
-    Variants,
-    Wrong,
+    SectionKey,
+    SectionVariants,
     choice,
     number,
     one_of,
@@ -58,7 +58,7 @@ def _sink(values: dict[str, Any], target: Target) -> Sink:
 
 
 def _common(values: dict[str, Any]) -> dict[str, Any]:
-    """What every sink has, taken out of the values."""
+    """The fields that every sink has, taken out of the values."""
     names = ("name", "input", "mode", "trigger", "place")
     return {name: values.pop(name) for name in names if name in values}
 
@@ -84,61 +84,63 @@ def _whole_sink(**values: Any) -> Sink:
     return _sink(common, target)
 
 
-def _iceberg(*, place: Place, **values: Any) -> IcebergSink:
+def _iceberg(*, place: SourceLocation, **values: Any) -> IcebergSink:
     return IcebergSink(**values)
 
 
-def _postgresql(*, place: Place, **values: Any) -> PostgresSink:
+def _postgresql(*, place: SourceLocation, **values: Any) -> PostgresSink:
     return PostgresSink(**values)
 
 
-def _console(*, place: Place, **values: Any) -> ConsoleSink:
+def _console(*, place: SourceLocation, **values: Any) -> ConsoleSink:
     return ConsoleSink(**values)
 
 
 _SINK_KEYS = (
-    Key("from", TEXT, "The source or step whose rows are written.", required=True, field="input"),
-    Key(
+    SectionKey(
+        "from", TEXT, "The source or step whose rows are written.", required=True, field="input"
+    ),
+    SectionKey(
         "mode",
         choice(OutputMode),
         "Which rows of an aggregate a batch gives: the finished, the changed, or all of them.",
         default="append",
     ),
-    Key("trigger", TRIGGER, "When its batches run.", default="that of the pipeline"),
+    SectionKey("trigger", TRIGGER, "When its batches run.", default="that of the pipeline"),
 )
 
 TOPIC_SINK = Section(
     "topic sink",
     (
         *_SINK_KEYS,
-        Key("topic", TEXT, "The topic to write."),
-        Key("topic_expression", TEXT, "The topic of each row, as an SQL expression."),
-        Key("key", TEXT, "The key of the record, as an SQL expression.", default="none"),
-        Key(
+        SectionKey("topic", TEXT, "The topic to write."),
+        SectionKey("topic_expression", TEXT, "The topic of each row, as an SQL expression."),
+        SectionKey("key", TEXT, "The key of the record, as an SQL expression.", default="none"),
+        SectionKey(
             "value",
             TEXT,
             "The value of the record, as an SQL expression.",
             default="the whole row as JSON: `to_json(struct(*))`",
         ),
-        Key(
+        SectionKey(
             "headers",
             TEXT,
             "The headers, as an SQL expression: an array of structs of `key` and `value`.",
             default="none",
         ),
-        Key(
+        SectionKey(
             "partition",
             TEXT,
             "The partition, as an SQL expression.",
             default="by the key, as every client",
         ),
-        Key(
+        SectionKey(
             "timestamp",
             TEXT,
             "The record's timestamp, as an SQL expression.",
             default="when it is sent",
         ),
-        Key(
+        SectionKey(
             "options",
             OPTIONS,
             "Options of the `headrace` data source, such as `kafka.compression.type`.",
@@ -150,7 +152,7 @@ TOPIC_SINK = Section(
     one_of=("topic", "topic_expression"),
 )
 
-_PARTITION_BY = Key(
+_PARTITION_BY = SectionKey(
     "partition_by", NAMES, "Columns that become directories: `day=2026-01-31/`.", default="none"
 )
 
@@ -158,9 +160,12 @@ FILE_SINK = Section(
     "file sink",
     (
         *_SINK_KEYS,
-        *(Key(name, PATH, f"The directory to write {name} files in.") for name in FILE_FORMATS),
+        *(
+            SectionKey(name, PATH, f"The directory to write {name} files in.")
+            for name in FILE_FORMATS
+        ),
         _PARTITION_BY,
-        Key("options", OPTIONS, "Spark's options of the format.", default="none"),
+        SectionKey("options", OPTIONS, "Spark's options of the format.", default="none"),
     ),
     _file_sink,
     text="To files, each batch once. Only mode `append`.",
@@ -171,9 +176,9 @@ DELTA_SINK = Section(
     "delta sink",
     (
         *_SINK_KEYS,
-        Key("delta", PATH, "The directory of the table.", field="path"),
+        SectionKey("delta", PATH, "The directory of the table.", field="path"),
         _PARTITION_BY,
-        Key("options", OPTIONS, "Storage options of `deltalake`.", default="none"),
+        SectionKey("options", OPTIONS, "Storage options of `deltalake`.", default="none"),
     ),
     _delta_sink,
     text="To a Delta table, each batch once. Only mode `append`.",
@@ -183,16 +188,18 @@ DELTA_SINK = Section(
 ICEBERG = Section(
     "iceberg table",
     (
-        Key("table", TEXT, "The table, with its namespace: `sales.orders`.", required=True),
-        Key("catalog", OPTIONS, "PyIceberg's properties of the catalog.", required=True),
-        Key("location", PATH, "Where a table that is made has its files.", default="the catalog's"),
+        SectionKey("table", TEXT, "The table, with its namespace: `sales.orders`.", required=True),
+        SectionKey("catalog", OPTIONS, "PyIceberg's properties of the catalog.", required=True),
+        SectionKey(
+            "location", PATH, "Where a table that is made has its files.", default="the catalog's"
+        ),
     ),
     _iceberg,
 )
 
 ICEBERG_SINK = Section(
     "iceberg sink",
-    (*_SINK_KEYS, Key("iceberg", ICEBERG, "The table.")),
+    (*_SINK_KEYS, SectionKey("iceberg", ICEBERG, "The table.")),
     _whole_sink,
     text="To an Iceberg table, each batch once. Only mode `append`.",
     one_of=("iceberg",),
@@ -201,22 +208,22 @@ ICEBERG_SINK = Section(
 POSTGRESQL = Section(
     "postgresql table",
     (
-        Key("dsn", TEXT, "Where the server is, as libpq has it.", required=True),
-        Key("table", TEXT, "The table, with its schema if not the default.", required=True),
-        Key(
+        SectionKey("dsn", TEXT, "Where the server is, as libpq has it.", required=True),
+        SectionKey("table", TEXT, "The table, with its schema if not the default.", required=True),
+        SectionKey(
             "keys",
             NAMES,
             "The columns that tell a row: a row that is there already is replaced.",
             default="none: rows are inserted",
         ),
-        Key("create", FLAG, "Make the table if it is not there.", default="true"),
+        SectionKey("create", FLAG, "Make the table if it is not there.", default="true"),
     ),
     _postgresql,
 )
 
 POSTGRESQL_SINK = Section(
     "postgresql sink",
-    (*_SINK_KEYS, Key("postgresql", POSTGRESQL, "The table.")),
+    (*_SINK_KEYS, SectionKey("postgresql", POSTGRESQL, "The table.")),
     _whole_sink,
     text="To a table of PostgreSQL, each batch once, in one transaction.",
     one_of=("postgresql",),
@@ -224,20 +231,20 @@ POSTGRESQL_SINK = Section(
 
 CONSOLE = Section(
     "console",
-    (Key("rows", number(1), "How many rows of a batch are shown.", default="20"),),
+    (SectionKey("rows", number(1), "How many rows of a batch are shown.", default="20"),),
     _console,
     short="rows",
 )
 
 CONSOLE_SINK = Section(
     "console sink",
-    (*_SINK_KEYS, Key("console", CONSOLE, "How it is shown; `{}` for the defaults.")),
+    (*_SINK_KEYS, SectionKey("console", CONSOLE, "How it is shown; `{}` for the defaults.")),
     _whole_sink,
     text="To the terminal.",
     one_of=("console",),
 )
 
-SINK = Variants(
+SINK = SectionVariants(
     "sink",
     (TOPIC_SINK, FILE_SINK, DELTA_SINK, ICEBERG_SINK, POSTGRESQL_SINK, CONSOLE_SINK),
 )
@@ -258,11 +265,11 @@ STARTING_OPTIONS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTi
 
 def _decode(*, schema: str | None = None, schema_file: str | None = None, **values: Any) -> Decode:
     if schema is not None and schema_file is not None:
-        raise Wrong("has both 'schema' and 'schema_file': give one of them")
+        raise InvalidValue("has both 'schema' and 'schema_file': give one of them")
     return Decode(schema=schema if schema_file is None else schema_file, **values)
 
 
-def _watermark(*, column: str, delay: str, place: Place) -> Watermark:
+def _watermark(*, column: str, delay: str, place: SourceLocation) -> Watermark:
     return Watermark(column, delay)
 
 
@@ -277,13 +284,13 @@ def _topic_source(
     chosen = dict(options or {})
     given = [name for name in STARTING_OPTIONS if name in chosen]
     if starting and given:
-        raise Wrong(f"has 'starting' and the option {given[0]!r}: give one of them")
+        raise InvalidValue(f"has 'starting' and the option {given[0]!r}: give one of them")
     if not given:
         chosen |= starting or {"startingOffsets": "earliest"}
     return TopicSource(topics=(topic,) if topic else topics, options=chosen, **values)
 
 
-def _sql_step(*, sql: tuple[str, Place], **values: Any) -> SqlStep:
+def _sql_step(*, sql: tuple[str, SourceLocation], **values: Any) -> SqlStep:
     return SqlStep(sql=sql[0], sql_place=sql[1], **values)
 
 
@@ -294,43 +301,43 @@ def _python_step(*, inputs: tuple[str, ...] = (), **values: Any) -> PythonStep:
 WATERMARK = Section(
     "watermark",
     (
-        Key("column", TEXT, "The column with the time of the event.", required=True),
-        Key("delay", DURATION, "How late an event may come and still count.", required=True),
+        SectionKey("column", TEXT, "The column with the time of the event.", required=True),
+        SectionKey("delay", DURATION, "How late an event may come and still count.", required=True),
     ),
     _watermark,
     text="How late events may come. Windows, joins of streams and deduplication need one to forget"
     " what is over.",
 )
 
-_WATERMARK_KEY = Key("watermark", WATERMARK, "How late its events may come.", default="none")
+_WATERMARK_KEY = SectionKey("watermark", WATERMARK, "How late its events may come.", default="none")
 
 DECODE = Section(
     "decode",
     (
-        Key("format", one_of(*DECODE_FORMATS), "How values are written.", required=True),
-        Key(
+        SectionKey("format", one_of(*DECODE_FORMATS), "How values are written.", required=True),
+        SectionKey(
             "schema",
             TEXT,
             "The columns, as Spark writes them (`id BIGINT, at TIMESTAMP`), for json and csv;"
             " the schema as JSON text for avro.",
         ),
-        Key("schema_file", FileText(), "A file that has the schema, instead of `schema`."),
-        Key(
+        SectionKey("schema_file", FileText(), "A file that has the schema, instead of `schema`."),
+        SectionKey(
             "framing",
             one_of("none", "confluent"),
             "What stands before an Avro value: nothing, or the five bytes of a schema registry.",
             default="none",
         ),
-        Key(
+        SectionKey(
             "keep",
-            Renamed(KAFKA_COLUMNS),
+            RenamedNames(KAFKA_COLUMNS),
             "Columns of the record to have beside the decoded ones: "
             + ", ".join(f"`{name}`" for name in KAFKA_COLUMNS)
             + ".",
             default="none",
         ),
-        Key("options", OPTIONS, "Spark's options of the format.", default="none"),
-        Key(
+        SectionKey("options", OPTIONS, "Spark's options of the format.", default="none"),
+        SectionKey(
             "on_error",
             choice(OnError),
             "What happens to a record that cannot be decoded.",
@@ -345,24 +352,24 @@ DECODE = Section(
 TOPIC_SOURCE = Section(
     "topic source",
     (
-        Key("topic", TEXT, "The topic to read."),
-        Key("topics", NAMES, "Several topics to read."),
-        Key("pattern", PATTERN, "The topics whose whole name matches, new ones too."),
-        Key(
+        SectionKey("topic", TEXT, "The topic to read."),
+        SectionKey("topics", NAMES, "Several topics to read."),
+        SectionKey("pattern", PATTERN, "The topics whose whole name matches, new ones too."),
+        SectionKey(
             "starting",
             STARTING,
             "Where the first run begins; later runs go on where the last one stopped.",
             default="earliest",
         ),
-        Key("decode", DECODE, "How values become columns.", default="raw"),
+        SectionKey("decode", DECODE, "How values become columns.", default="raw"),
         _WATERMARK_KEY,
-        Key(
+        SectionKey(
             "streaming",
             FLAG,
             "With false the topic is a table to join with: all the records it has.",
             default="true",
         ),
-        Key(
+        SectionKey(
             "options",
             OPTIONS,
             "Options of the `headrace` data source, such as `maxOffsetsPerTrigger`.",
@@ -377,12 +384,14 @@ TOPIC_SOURCE = Section(
 FORMAT_SOURCE = Section(
     "format source",
     (
-        Key("format", TEXT, "A format that Spark reads: csv, json, parquet, rate, ..."),
-        Key("path", PATH, "Where its files are.", default="none"),
-        Key("schema", TEXT, "The columns, as Spark writes them.", default="as the files say"),
-        Key("options", OPTIONS, "Spark's options of the format.", default="none"),
+        SectionKey("format", TEXT, "A format that Spark reads: csv, json, parquet, rate, ..."),
+        SectionKey("path", PATH, "Where its files are.", default="none"),
+        SectionKey(
+            "schema", TEXT, "The columns, as Spark writes them.", default="as the files say"
+        ),
+        SectionKey("options", OPTIONS, "Spark's options of the format.", default="none"),
         _WATERMARK_KEY,
-        Key(
+        SectionKey(
             "streaming",
             FLAG,
             "With true new files are a stream; with false it is a table to join with.",
@@ -397,7 +406,9 @@ FORMAT_SOURCE = Section(
 SQL_STEP = Section(
     "sql step",
     (
-        Key("sql", PlacedText(), "A query. Its tables are sources and other steps, by name."),
+        SectionKey(
+            "sql", PlacedText(), "A query. Its tables are sources and other steps, by name."
+        ),
         _WATERMARK_KEY,
     ),
     _sql_step,
@@ -408,7 +419,7 @@ SQL_STEP = Section(
 PYTHON_STEP = Section(
     "python step",
     (
-        Key(
+        SectionKey(
             "python",
             TEXT,
             "The function: `file.py:name`, from the pipeline's directory, or"
@@ -416,7 +427,7 @@ PYTHON_STEP = Section(
             " `spark=` if it has such a parameter, and returns a DataFrame.",
             field="function",
         ),
-        Key("inputs", NAMES, "The sources and steps it is given, in order.", default="none"),
+        SectionKey("inputs", NAMES, "The sources and steps it is given, in order.", default="none"),
         _WATERMARK_KEY,
     ),
     _python_step,
@@ -427,8 +438,8 @@ PYTHON_STEP = Section(
 DEDUPLICATE_STEP = Section(
     "deduplicate step",
     (
-        Key("deduplicate", TEXT, "The source or step to read.", field="input"),
-        Key("keys", NAMES, "The columns in which equal rows are equal.", required=True),
+        SectionKey("deduplicate", TEXT, "The source or step to read.", field="input"),
+        SectionKey("keys", NAMES, "The columns in which equal rows are equal.", required=True),
     ),
     DeduplicateStep,
     text="The first of equal rows. With a watermark on what it reads, what it has to remember is"
@@ -439,57 +450,57 @@ DEDUPLICATE_STEP = Section(
 DEAD_LETTERS = Section(
     "dead letters",
     (
-        Key("topic", TEXT, "The topic they are written to.", required=True),
-        Key("options", OPTIONS, "Options of the `headrace` data source.", default="none"),
+        SectionKey("topic", TEXT, "The topic they are written to.", required=True),
+        SectionKey("options", OPTIONS, "Options of the `headrace` data source.", default="none"),
     ),
     DeadLetters,
     text="Where records go that cannot be decoded, with the reason and their origin in headers.",
     short="topic",
 )
 
-SOURCE = Variants("source", (TOPIC_SOURCE, FORMAT_SOURCE))
-STEP = Variants("step", (SQL_STEP, PYTHON_STEP, DEDUPLICATE_STEP))
+SOURCE = SectionVariants("source", (TOPIC_SOURCE, FORMAT_SOURCE))
+STEP = SectionVariants("step", (SQL_STEP, PYTHON_STEP, DEDUPLICATE_STEP))
 
 # What the pipeline has beside its parts: also the arguments of the Python builder.
 SETTINGS = (
-    Key("description", TEXT, "What it is for.", default="none"),
-    Key(
+    SectionKey("description", TEXT, "What it is for.", default="none"),
+    SectionKey(
         "broker",
-        Options("bootstrap.servers"),
+        OptionMapping("bootstrap.servers"),
         "Properties of the client by Kafka's names: `bootstrap.servers`, and those for security.",
         default="none; needed where topics are used",
     ),
-    Key(
+    SectionKey(
         "checkpoint",
         PATH,
         "Where the positions and the state of its queries are kept.",
         default="`headrace-pipelines/` and its name",
     ),
-    Key("trigger", TRIGGER, "When batches run.", default="as soon as the last one is done"),
-    Key(
+    SectionKey("trigger", TRIGGER, "When batches run.", default="as soon as the last one is done"),
+    SectionKey(
         "parallelism",
         number(1),
         "How many tasks share the work after a shuffle, and state is split in.",
         default="Spark's: 4 on one machine",
     ),
-    Key(
+    SectionKey(
         "group",
         TEXT,
         "The consumer group that shows its positions; each sink adds its own name after a dot.",
         default="its name",
     ),
-    Key("dead_letters", DEAD_LETTERS, "Where undecodable records go.", default="none"),
-    Key("spark", OPTIONS, "Settings of Spark by their names.", default="none"),
+    SectionKey("dead_letters", DEAD_LETTERS, "Where undecodable records go.", default="none"),
+    SectionKey("spark", OPTIONS, "Settings of Spark by their names.", default="none"),
 )
 
 PIPELINE = Section(
     "pipeline",
     (
-        Key("pipeline", TEXT, "Its name.", required=True, field="name"),
+        SectionKey("pipeline", TEXT, "Its name.", required=True, field="name"),
         *SETTINGS,
-        Key("sources", Named(SOURCE), "What it reads.", required=True),
-        Key("steps", Named(STEP), "What it makes of that.", default="none"),
-        Key("sinks", Named(SINK), "Where the results go.", required=True),
+        SectionKey("sources", NamedParts(SOURCE), "What it reads.", required=True),
+        SectionKey("steps", NamedParts(STEP), "What it makes of that.", default="none"),
+        SectionKey("sinks", NamedParts(SINK), "Where the results go.", required=True),
     ),
     Pipeline,
     text="The whole file. Keys that begin with `x-` are left alone: a place for YAML anchors.",
@@ -513,5 +524,5 @@ DEFAULT_CHECKPOINTS = "headrace-pipelines"
 
 
 def default_checkpoint(name: str, directory: Path) -> str:
-    """Where a pipeline that does not say keeps its state."""
+    """The default directory of a pipeline's state."""
     return str((directory / DEFAULT_CHECKPOINTS / name).absolute())

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from headrace.pipelines.spec.model import Place, SpecError
-from headrace.pipelines.spec.sections import listed, nearest
+from headrace.options import nearest
+from headrace.pipelines.spec.model import SourceLocation, SpecError
+from headrace.pipelines.spec.sections import listed
 
 
 def import_file(path: Path) -> ModuleType:
@@ -40,7 +41,7 @@ def import_file(path: Path) -> ModuleType:
     except SpecError:
         raise
     except SyntaxError as error:
-        place = Place(shown_path(error.filename or path), error.lineno or 1)
+        place = SourceLocation(shown_path(error.filename or path), error.lineno or 1)
         raise SpecError(place, f"not valid Python: {error.msg}") from error
     except Exception as error:
         text = f"cannot be imported: {type(error).__name__}: {error}"
@@ -68,12 +69,12 @@ def shown_path(path: str | Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _place_of(error: BaseException, path: Path) -> Place:
+def _place_of(error: BaseException, path: Path) -> SourceLocation:
     """The last line of the file itself on the way to an error."""
     frames = traceback.extract_tb(error.__traceback__)
     file = str(path.absolute())
-    lines = [one.lineno for one in frames if one.filename == file and one.lineno]
-    return Place(shown_path(path), lines[-1] if lines else 1)
+    lines = [frame.lineno for frame in frames if frame.filename == file and frame.lineno]
+    return SourceLocation(shown_path(path), lines[-1] if lines else 1)
 
 
 SPARK = "spark"
@@ -99,7 +100,7 @@ def load_function(function: str | Callable[..., Any], directory: Path) -> Callab
 
 
 def function_problem(function: str | Callable[..., Any], directory: Path, inputs: int) -> str:
-    """What is wrong with a step's function, found without importing it; nothing if it is right."""
+    """The problem of a step's function, found without importing it; None if it has none."""
     if not isinstance(function, str):
         return _arity_problem(_parameters_of(function), inputs, getattr(function, "__name__", "it"))
     module_name, colon, name = function.rpartition(":")
@@ -136,7 +137,7 @@ def _module_problem(module_name: str, directory: Path) -> str:
 
 
 def _top_level(tree: ast.Module) -> dict[str, ast.FunctionDef | None]:
-    """What a module defines: functions with their definitions, other names without."""
+    """The names that a module defines: functions with their definitions, others without."""
     names: dict[str, ast.FunctionDef | None] = {}
     for node in tree.body:
         match node:
@@ -145,12 +146,14 @@ def _top_level(tree: ast.Module) -> dict[str, ast.FunctionDef | None]:
             case ast.ClassDef() | ast.AsyncFunctionDef():
                 names[node.name] = None
             case ast.Assign(targets=targets):
-                names |= {one.id: None for one in targets if isinstance(one, ast.Name)}
+                names |= {target.id: None for target in targets if isinstance(target, ast.Name)}
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                names |= {one.asname or one.name.split(".")[0]: None for one in aliases}
+                names |= {alias.asname or alias.name.split(".")[0]: None for alias in aliases}
             case ast.If() | ast.Try() | ast.With():
                 names |= {
-                    one.name: None for one in ast.walk(node) if isinstance(one, ast.FunctionDef)
+                    function.name: None
+                    for function in ast.walk(node)
+                    if isinstance(function, ast.FunctionDef)
                 }
     return names
 
@@ -163,8 +166,12 @@ def _parameters_in(node: ast.FunctionDef) -> _Arity:
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     required = positional[: len(positional) - len(arguments.defaults)]
-    most = None if arguments.vararg else len([one for one in positional if one.arg != SPARK])
-    return len([one for one in required if one.arg != SPARK]), most
+    most = (
+        None
+        if arguments.vararg
+        else len([parameter for parameter in positional if parameter.arg != SPARK])
+    )
+    return len([parameter for parameter in required if parameter.arg != SPARK]), most
 
 
 def _parameters_of(function: Callable[..., Any]) -> _Arity:
@@ -173,12 +180,16 @@ def _parameters_of(function: Callable[..., Any]) -> _Arity:
     except ValueError:
         # Some that are written in C do not say what they take.
         return 0, None
-    parameters = [one for one in signature.parameters.values() if one.name != SPARK]
-    positional = [
-        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    parameters = [
+        parameter for parameter in signature.parameters.values() if parameter.name != SPARK
     ]
-    is_open = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    required = [one for one in positional if one.default is one.empty]
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    is_open = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    required = [parameter for parameter in positional if parameter.default is parameter.empty]
     return len(required), None if is_open else len(positional)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.pipelines.spec.model import Pipeline, Place, SpecError, raise_problems
+from headrace.pipelines.spec.model import Pipeline, SourceLocation, SpecError, raise_problems
 from headrace.pipelines.spec.nodes import Entry, Listing, Node, Scalar, Table
-from headrace.pipelines.spec.sections import Context
+from headrace.pipelines.spec.sections import ReadContext
 from headrace.pipelines.spec.table import PIPELINE, default_checkpoint
 
 # `${NAME}` and `${NAME:-default}` in the text of a pipeline file.
@@ -78,14 +78,14 @@ _MERGE = "<<"
 
 
 class _Unreadable(Exception):
-    """What ends the reading of a file: after it nothing else can be said."""
+    """An error that ends the reading of a file, since nothing after it can be judged."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
         self.line = line
 
 
-class _Loader(yaml.BaseLoader):
+class _YamlLoader(yaml.BaseLoader):
     """Composes nodes, all text untyped, and no deeper than a pipeline can be."""
 
     depth = 0
@@ -99,7 +99,7 @@ class _Loader(yaml.BaseLoader):
         return node
 
 
-def read_nodes(text: str, context: Context, variables: Mapping[str, str]) -> Node | None:
+def read_nodes(text: str, context: ReadContext, variables: Mapping[str, str]) -> Node | None:
     """The one document of a file. Problems go to the context; None if there is no going on."""
     if len(text) > CHARACTERS_MAX:
         context.problem(1, f"too large for a pipeline: more than {CHARACTERS_MAX} characters")
@@ -116,7 +116,7 @@ def read_nodes(text: str, context: Context, variables: Mapping[str, str]) -> Nod
 
 def _compose(text: str) -> Any:
     try:
-        loader = _Loader(text)
+        loader = _YamlLoader(text)
         try:
             return loader.get_single_node()
         finally:
@@ -127,7 +127,7 @@ def _compose(text: str) -> Any:
         told = ", ".join(part for part in (error.context, error.problem) if part)
         lines = text.splitlines()
         hint = "; put quotes around ${...} inside { } and [ ]"
-        has_variable = any("${" in one for one in lines[max(0, line - 2) : line])
+        has_variable = any("${" in line for line in lines[max(0, line - 2) : line])
         raise _Unreadable(line, f"not valid YAML: {told}{hint * has_variable}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -137,7 +137,7 @@ def _compose(text: str) -> Any:
 class _Conversion:
     """PyYAML's nodes into ours."""
 
-    def __init__(self, context: Context, variables: Mapping[str, str]) -> None:
+    def __init__(self, context: ReadContext, variables: Mapping[str, str]) -> None:
         self._context = context
         self._variables = variables
         self._count = 0
@@ -157,7 +157,7 @@ class _Conversion:
         if isinstance(node, yaml.ScalarNode):
             converted = self._scalar(node, line)
         elif isinstance(node, yaml.SequenceNode):
-            converted = Listing(tuple(self.convert(one) for one in node.value), line)
+            converted = Listing(tuple(self.convert(item) for item in node.value), line)
         else:
             converted = Table(tuple(self._entries(node).values()), line)
         self._depth -= 1
@@ -224,19 +224,21 @@ def load(path: Path | str, variables: Mapping[str, str] | None = None) -> Pipeli
     except OSError as error:
         raise SpecError(None, f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise SpecError(Place(str(path), 1), "not UTF-8 text") from None
+        raise SpecError(SourceLocation(str(path), 1), "not UTF-8 text") from None
     return parse(text, path, os.environ if variables is None else variables)
 
 
 def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
     """The pipeline of a text that is, or could be, in the file at `path`."""
     directory = path.parent.absolute()
-    context = Context(str(path), directory)
+    context = ReadContext(str(path), directory)
     root = read_nodes(text, context, {DIRECTORY_VARIABLE: str(directory), **variables})
     pipeline = None
     if root is not None:
         pipeline = PIPELINE.read(_without_extensions(root), "the pipeline", context)
-    raise_problems(sorted(context.problems, key=lambda one: one.place.line if one.place else 0))
+    raise_problems(
+        sorted(context.problems, key=lambda problem: problem.place.line if problem.place else 0)
+    )
     assert isinstance(pipeline, Pipeline)
     return dataclasses.replace(
         pipeline,
@@ -248,4 +250,6 @@ def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
 def _without_extensions(root: Node) -> Node:
     if not isinstance(root, Table):
         return root
-    return Table(tuple(one for one in root.entries if not one.key.startswith("x-")), root.line)
+    return Table(
+        tuple(entry for entry in root.entries if not entry.key.startswith("x-")), root.line
+    )

@@ -1,1 +1,1 @@
-"""Log compaction: of every key the latest record stays, where it was."""
+"""Log compaction: only the latest record of every key is kept, at its offset."""

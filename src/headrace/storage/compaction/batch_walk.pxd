@@ -1,6 +1,6 @@
-# What the passes of compaction share of batch_walk.py, without a Python call.
+# Functions of batch_walk.py that the passes of compaction call without a Python call.
 
-cdef class Record:
+cdef class RecordLayout:
     cdef Py_ssize_t body
     cdef Py_ssize_t after_time
     cdef Py_ssize_t key_at
@@ -13,7 +13,7 @@ cdef long long load_number(
     const unsigned char* data, Py_ssize_t position, int size
 ) noexcept nogil
 cdef Py_ssize_t read_record(
-    Record record, const unsigned char* data, Py_ssize_t position, Py_ssize_t limit
+    RecordLayout record, const unsigned char* data, Py_ssize_t position, Py_ssize_t limit
 ) noexcept nogil
 cdef Py_ssize_t plain_size(
     const unsigned char* data, Py_ssize_t position, Py_ssize_t limit

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""Batches and records where they lie, read without the GIL.
+"""Parsing of batches and records in place, without the GIL.
 
-Rule: what is read is checked against the bytes that are there, and nothing is copied.
+Rule: every length is checked against the bytes that are there, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def load_number(
 def _number(
     data: cython.p_const_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """A zig-zag number and the position after it, which is -1 if there is none."""
+    """The zig-zag varint at a position, and the position after it, -1 if it is malformed."""
     number: cython.ulonglong = 0
     byte: cython.ulonglong
     shift: cython.int = 0
@@ -91,8 +91,8 @@ def _number(
 
 @cython.final
 @cython.cclass
-class Record:
-    """Where the parts of the record that was read last lie."""
+class RecordLayout:
+    """The positions and sizes of the parts of the record that was read last."""
 
     def __init__(self) -> None:
         self.body = self.after_time = self.key_at = 0
@@ -103,12 +103,12 @@ class Record:
 @cython.nogil
 @cython.exceptval(check=False)
 def read_record(
-    record: Record,
+    record: RecordLayout,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Find the parts of the record at `position`; where it ends, or -1 if it cannot be one."""
+    """Parse the record at `position`; return where it ends, or -1 if it is malformed."""
     size: cython.longlong
     end: cython.Py_ssize_t
     size, position = _number(data, position, limit)
@@ -140,7 +140,7 @@ def read_record(
 def plain_size(
     data: cython.p_const_uchar, position: cython.Py_ssize_t, limit: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The size of the batch at `position`; 0 if it is not whole, not plain or not sound."""
+    """The size of the batch at `position`; 0 if it is incomplete, not plain or corrupt."""
     size: cython.longlong
     crc: cython.longlong
     if limit - position < _HEADER_SIZE:

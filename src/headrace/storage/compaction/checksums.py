@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""CRC-32C without the GIL, for loops that go through many batches in one call.
+"""CRC-32C without the GIL, for loops over many batches in one call.
 
-`protocol.batch` is the faster one for a single batch; it needs a Python call for each.
+For a single batch the function of `protocol.batch` is faster, but it needs a Python call for each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLICES = 8
 
 
 def _make_tables() -> bytearray:
-    """Eight tables: the k-th says what a byte does to the checksum when k more follow it."""
+    """The eight tables of slicing-by-8: the k-th is for a byte that k more bytes follow."""
     rows = [[0] * 256 for _ in range(_SLICES)]
     for byte in range(256):
         value = byte
@@ -71,7 +71,7 @@ def _byte(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> cython.uin
 def checksum_of(
     data: cython.p_const_uchar, start: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.uint:
-    """The CRC-32C of data[start:end]; `checksums.pxd` lets `record_filter` ask without the GIL."""
+    """The CRC-32C of data[start:end]; `checksums.pxd` exports it for calls without the GIL."""
     tables: cython.p_uint = _tables
     value: cython.uint = _ONES
     after: cython.uint

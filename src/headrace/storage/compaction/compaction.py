@@ -1,4 +1,4 @@
-"""One compaction of one log, from its plan to the swap of files: keys noted, segments rewritten."""
+"""The compaction of a log: index its keys, rewrite its segments, replace the files."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +20,14 @@ from headrace.protocol.records import (
     record_bytes,
 )
 from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex, AbortedTransaction
-from headrace.storage.compaction.key_table import SLOT_SIZE, Indexer, KeyTable
-from headrace.storage.compaction.output import Output
-from headrace.storage.compaction.plan import Plan, groups, plan
-from headrace.storage.compaction.record_filter import NOTHING, SOMETHING, Filter
+from headrace.storage.compaction.key_table import SLOT_SIZE, KeyIndexer, KeyTable
+from headrace.storage.compaction.output import CompactionOutput
+from headrace.storage.compaction.plan import CompactionPlan, groups, plan
+from headrace.storage.compaction.record_filter import NOTHING, SOMETHING, RecordFilter
 from headrace.storage.index import offset_index, time_index
 from headrace.storage.log import Log
 from headrace.storage.open_files import OpenFiles
-from headrace.storage.producer_state import Producers
+from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import (
     ALL_SUFFIXES,
     CLEANED_SUFFIX,
@@ -40,10 +40,10 @@ from headrace.types import Buffer
 
 # The files of a compacted segment while they are written, beside those it will replace.
 #
-# Rule: nothing looks at them before they are complete and flushed; a start removes what is left.
+# Rule: they are not read before they are complete and flushed; a start removes leftover files.
 
 
-# Flushed as it goes: one flush of everything at the end would make whoever appends wait behind it.
+# Flushed in portions: appends would have to wait for a single flush of everything at the end.
 _SYNC_BYTES = 8 << 20
 
 
@@ -72,8 +72,8 @@ class NewSegment:
     def _name(self, suffix: str) -> str:
         return self._path + suffix + CLEANED_SUFFIX
 
-    def write(self, output: Output) -> None:
-        """Take what was kept since the last call."""
+    def write(self, output: CompactionOutput) -> None:
+        """Write the batches that were kept since the last call."""
         used = output.used
         if used:
             with memoryview(output.data) as view:
@@ -95,9 +95,9 @@ class NewSegment:
             self._indexed_timestamp = timestamp
 
     def finish(
-        self, output: Output, aborted: Sequence[AbortedTransaction], created_ms: int
+        self, output: CompactionOutput, aborted: Sequence[AbortedTransaction], created_ms: int
     ) -> Segment:
-        """Write the rest and make it all durable; the segment these files will be."""
+        """Write the rest and make the files durable; return their segment."""
         self.write(output)
         self._note_timestamp(output.max_timestamp, output.max_timestamp_offset)
         for entry in aborted:
@@ -117,42 +117,42 @@ class NewSegment:
         )
 
     def remove(self) -> None:
-        """Remove whatever there is of the files."""
+        """Remove the files."""
         for suffix in ALL_SUFFIXES:
             self._open_files.files.remove(self._name(suffix))
             self._open_files.forget(self._name(suffix))
 
     def abandon(self) -> None:
-        """As `remove`, where a failure has been met already."""
+        """Remove the files after a failure, and ignore further failures."""
         with suppress(StorageError):
             self.remove()
 
 
-# Transactions as compaction meets them: what was aborted, and which markers nobody needs any more.
+# Transactions during a pass of compaction: aborted batches, and markers that are obsolete.
 #
-# Rule: a marker may go only when no batch of its transaction was met before it in the same pass, so
-# never before they are all gone.
+# Rule: a marker is obsolete only if no batch of its transaction came before it in the same pass, so
+# never before all those batches are removed.
 
 
 class PassedTransactions:
-    """The transactions of a log while a pass goes through its batches in order.
+    """The transactions of a log during a pass over its batches in order.
 
-    Each batch is told of exactly once, by `is_aborted` or `is_done`.
+    `is_aborted` or `is_obsolete` must be called for each batch exactly once.
     """
 
     def __init__(self) -> None:
         self._coming: deque[AbortedTransaction] = deque()
         self._newest = -1
-        # By producer: aborted transactions that have begun, and whether a batch of them was met.
+        # By producer: aborted transactions that have begun, and whether they had a batch so far.
         self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
         self._committed: set[int] = set()
-        # What the index of the new segment has to say.
+        # The entries for the index of the new segment.
         self.still_aborted: list[AbortedTransaction] = []
 
-    def expect(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Tell of aborted transactions with offsets in the next segment; those known are fine."""
-        new = [one for one in aborted if one.first_offset > self._newest]
-        new.sort(key=lambda one: one.first_offset)
+    def add_aborted(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Add the aborted transactions with offsets in the next segment; known ones are skipped."""
+        new = [transaction for transaction in aborted if transaction.first_offset > self._newest]
+        new.sort(key=lambda transaction: transaction.first_offset)
         if new:
             self._newest = new[-1].first_offset
             self._coming.extend(new)
@@ -167,12 +167,12 @@ class PassedTransactions:
             if header.last_offset <= entry[0].last_offset:
                 self._aborted[header.producer_id] = (entry[0], True)
                 return True
-            del self._aborted[header.producer_id]  # It ended, and its marker is gone already.
+            del self._aborted[header.producer_id]  # It ended, and its marker is removed already.
         self._committed.add(header.producer_id)
         return False
 
-    def is_done(self, header: BatchHeader, buffer: Buffer) -> bool:
-        """Whether a control batch says nothing that anybody needs any more."""
+    def is_obsolete(self, header: BatchHeader, buffer: Buffer) -> bool:
+        """Whether a control batch is not needed any more: its transaction has no batches left."""
         self._begin_until(header.last_offset)
         if not header.record_count:
             return True
@@ -180,9 +180,9 @@ class PassedTransactions:
         if marker is None:
             return False
         if marker.committed:
-            done = header.producer_id not in self._committed
+            obsolete = header.producer_id not in self._committed
             self._committed.discard(header.producer_id)
-            return done
+            return obsolete
         entry = self._aborted.pop(header.producer_id, None)
         if entry is None or not entry[1]:
             return True
@@ -195,22 +195,22 @@ class PassedTransactions:
             self._aborted[entry.producer_id] = (entry, False)
 
 
-# One compaction of one log: note its keys, then write its segments anew with what is the latest.
+# The two passes over a log: index its keys, then rewrite its segments with the latest records.
 #
 # Rule: the work is cut into steps, each for a worker thread, so that its owner can pace it or stop
-# it between any two. Nothing of the log changes here: whoever owns it swaps the segments that come
-# out, in order. A later record is never swapped before everything that it makes obsolete.
+# it between any two. The log is not changed here: its owner replaces its segments by the new ones,
+# in order. So a record is never replaced before the older records of its key are.
 
 
-# What a step reads or decompresses at the most before its owner is asked whether to go on.
+# The bytes that a step reads or decompresses at most.
 _STEP_BYTES = 4 << 20
 _SLOTS_MIN = 4
 # The most that a record grows when its batch gets a delete horizon.
 _RECORD_GROWTH_MAX = 14
 
 
-class Limits(NamedTuple):
-    """What a compaction may use of the machine."""
+class CompactionLimits(NamedTuple):
+    """The limits on the memory of a compaction."""
 
     table_bytes: int
     load_factor: float
@@ -219,42 +219,43 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastBatches:
-    """What must stay for the producers that a log knows, so that it knows them after a restart.
+    """The batches to keep so that producer state can be rebuilt from the log after a restart.
 
-    The last offsets of their last batches, sorted; and the epochs of those that have only markers.
+    The last offsets of the producers' last batches, sorted; and the epochs of producers that have
+    only markers.
     """
 
     offsets: Sequence[int] = ()
     marker_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
-class Progress(NamedTuple):
-    """Bytes that were read and written since the last step."""
+class CompactionProgress(NamedTuple):
+    """The bytes that were read and written since the last step."""
 
     bytes_read: int
     bytes_written: int
 
 
-class Replacement(NamedTuple):
-    """A segment whose files are complete and wait for their names, and those it replaces."""
+class SegmentReplacement(NamedTuple):
+    """A new segment, with complete `.cleaned` files, and the segments that it replaces."""
 
     old: tuple[Segment, ...]
     new: Segment
 
 
 class Compaction:
-    """The compaction of one log by a plan. `steps` is to be gone through once.
+    """The compaction of a log by a plan. `steps` is to be iterated once.
 
-    When it is through, everything below `end_offset` is compacted.
+    Afterwards all records below `end_offset` are compacted.
     """
 
     def __init__(
         self,
-        plan: Plan[Segment],
+        plan: CompactionPlan[Segment],
         open_files: OpenFiles,
         directory: str,
         config: TopicConfig,
-        limits: Limits,
+        limits: CompactionLimits,
         secret: bytes,
         now_ms: int,
         *,
@@ -270,77 +271,77 @@ class Compaction:
         self._last_batches = last_batches
         self._aborted_in = aborted_in
         self._buffer = bytearray(limits.buffer_bytes)
-        # Of its pages those take memory that the largest batch was decompressed to.
+        # Only its pages up to the size of the largest decompressed batch take memory.
         self._scratch = memoryview(mmap(-1, EXPANDED_BYTES_MAX))
         self._table = _table(plan.end_offset - plan.dirty_offset, limits, secret)
         self.end_offset = plan.dirty_offset
         self.records_read = self.records_kept = 0
         self.bytes_before = self.bytes_after = 0
 
-    def steps(self) -> Iterator[Progress | Replacement]:
-        """Do the work. A replacement is to be made before going on, or all is to be given up.
+    def steps(self) -> Iterator[CompactionProgress | SegmentReplacement]:
+        """Do the work in steps. The caller makes each Replacement before it goes on, or gives up.
 
-        StorageError if the disk fails, CorruptBatch if a batch is not what was written. Files that
-        were not swapped are removed then, and when it is closed.
+        StorageError if the disk fails, CorruptBatch if a batch is damaged. New files that have not
+        replaced others are removed then, and when the iterator is closed.
         """
         yield from self._note_keys()
         yield from self._rewrite()
 
-    def _note_keys(self) -> Iterator[Progress]:
+    def _note_keys(self) -> Iterator[CompactionProgress]:
         plan = self._plan
-        indexer = Indexer(self._table, plan.dirty_offset)
+        indexer = KeyIndexer(self._table, plan.dirty_offset)
         transactions = PassedTransactions()
         for segment, end in _with_ends(plan.segments, plan.end_offset):
             if end <= plan.dirty_offset:
                 continue
             start = max(segment.base_offset, plan.dirty_offset)
-            transactions.expect(self._aborted_in(start, end))
-            walk = _Walk(segment, self._buffer, start)
+            transactions.add_aborted(self._aborted_in(start, end))
+            walk = _SegmentWalk(segment, self._buffer, start)
             while not walk.at_end and not indexer.is_full:
-                walk.move_to(indexer.take(walk.buffer, walk.position, walk.end))
+                walk.move_to(indexer.index_batches(walk.buffer, walk.position, walk.end))
                 if not indexer.is_full and (header := walk.next_batch()) is not None:
                     self._note_batch(indexer, transactions, header, walk)
                 if walk.is_step:
-                    yield Progress(walk.take_bytes_read(), 0)
+                    yield CompactionProgress(walk.take_bytes_read(), 0)
             self._buffer = walk.buffer
-            yield Progress(walk.take_bytes_read(), 0)
+            yield CompactionProgress(walk.take_bytes_read(), 0)
             if indexer.is_full:
                 break
         self.end_offset = indexer.next_offset if indexer.is_full else plan.end_offset
 
     def _note_batch(
         self,
-        indexer: Indexer,
+        indexer: KeyIndexer,
         transactions: PassedTransactions,
         header: BatchHeader,
-        walk: "_Walk",
+        walk: "_SegmentWalk",
     ) -> None:
-        """Note the keys of a batch that is compressed or of a transaction."""
+        """Index the keys of a batch that is compressed or of a transaction."""
         check_batch(walk.buffer, header, compacted=True)
         if header.is_control:
-            transactions.is_done(header, walk.view(header))
-            indexer.pass_over(header)
+            transactions.is_obsolete(header, walk.view(header))
+            indexer.skip_batch(header)
         elif transactions.is_aborted(header):
-            indexer.pass_over(header)
+            indexer.skip_batch(header)
         else:
-            indexer.take_records(self._records(walk, header), header)
+            indexer.index_records(self._records(walk, header), header)
         if not indexer.is_full:
             walk.move_to(header.position + header.size)
 
-    def _records(self, walk: "_Walk", header: BatchHeader) -> Buffer:
-        """The records of a batch, not compressed; only until those of the next are asked for."""
+    def _records(self, walk: "_SegmentWalk", header: BatchHeader) -> Buffer:
+        """The decompressed records of a batch, valid until the next call."""
         records = record_bytes(walk.buffer, header, scratch=self._scratch)
         walk.bytes_expanded += len(records)
         return records
 
-    def _rewrite(self) -> Iterator[Progress | Replacement]:
-        """Write every group of segments anew, up to where the table reaches."""
+    def _rewrite(self) -> Iterator[CompactionProgress | SegmentReplacement]:
+        """Rewrite every group of segments, up to the end of the indexed offsets."""
         plan, config = self._plan, self._config
-        segments = [one for one in plan.segments if one.base_offset < self.end_offset]
+        segments = [segment for segment in plan.segments if segment.base_offset < self.end_offset]
         after = plan.segments[len(segments) :]
         end_offset = after[0].base_offset if after else plan.end_offset
-        output = Output(self._limits.buffer_bytes, config.index_interval_bytes)
-        rules = Filter(
+        output = CompactionOutput(self._limits.buffer_bytes, config.index_interval_bytes)
+        rules = RecordFilter(
             self._table,
             output,
             self.end_offset,
@@ -350,8 +351,9 @@ class Compaction:
         )
         transactions = PassedTransactions()
         for group in groups(segments, config, end_offset):
-            rest = (one.base_offset for one in segments if one.base_offset > group[-1].base_offset)
-            group_end = next(rest, end_offset)
+            last_base = group[-1].base_offset
+            later = (known.base_offset for known in segments if known.base_offset > last_base)
+            group_end = next(later, end_offset)
             new = NewSegment(
                 self._open_files, self._directory, group[0].base_offset, config.segment_index_bytes
             )
@@ -359,11 +361,11 @@ class Compaction:
                 yield from self._write_group(group, group_end, new, output, rules, transactions)
                 aborted, transactions.still_aborted = transactions.still_aborted, []
                 segment = new.finish(output, aborted, group[-1].created_ms)
-                yield Replacement(group, segment)
+                yield SegmentReplacement(group, segment)
             except (HeadraceError, GeneratorExit):
                 new.abandon()
                 raise
-            self.bytes_before += sum(one.size for one in group)
+            self.bytes_before += sum(old.size for old in group)
             self.bytes_after += segment.size
         self.records_read, self.records_kept = rules.records_read, rules.records_kept
 
@@ -372,56 +374,56 @@ class Compaction:
         group: tuple[Segment, ...],
         end_offset: int,
         new: NewSegment,
-        output: Output,
-        rules: Filter,
+        output: CompactionOutput,
+        rules: RecordFilter,
         transactions: PassedTransactions,
-    ) -> Iterator[Progress]:
+    ) -> Iterator[CompactionProgress]:
         output.begin_file()
         for segment, end in _with_ends(group, end_offset):
-            transactions.expect(self._aborted_in(segment.base_offset, end))
-            walk = _Walk(segment, self._buffer, segment.base_offset)
+            transactions.add_aborted(self._aborted_in(segment.base_offset, end))
+            walk = _SegmentWalk(segment, self._buffer, segment.base_offset)
             written = new.size
             while not walk.at_end:
-                # The last batch stays, so that the file itself says how far it reaches.
+                # The last batch stays, so that the end offset can be read from the file.
                 last_at = walk.last_at if segment is group[-1] else -1
-                walk.move_to(rules.take(walk.buffer, walk.position, walk.end, last_at))
+                walk.move_to(rules.filter_batches(walk.buffer, walk.position, walk.end, last_at))
                 if (header := walk.next_batch()) is not None:
                     is_last = segment is group[-1] and walk.last_at == header.position + header.size
                     self._filter_batch(rules, transactions, header, walk, is_last, new, output)
                 if walk.is_step:
-                    yield Progress(walk.take_bytes_read(), new.size - written)
+                    yield CompactionProgress(walk.take_bytes_read(), new.size - written)
                     written = new.size
             self._buffer = walk.buffer
-            yield Progress(walk.take_bytes_read(), new.size - written)
+            yield CompactionProgress(walk.take_bytes_read(), new.size - written)
 
     def _filter_batch(
         self,
-        rules: Filter,
+        rules: RecordFilter,
         transactions: PassedTransactions,
         header: BatchHeader,
-        walk: "_Walk",
+        walk: "_SegmentWalk",
         is_last: bool,
         new: NewSegment,
-        output: Output,
+        output: CompactionOutput,
     ) -> None:
-        """Keep what stays of a batch that the fast pass has left."""
+        """Filter a batch that `filter_batches` did not take."""
         room = header.size + header.record_count * _RECORD_GROWTH_MAX
         if _is_plain(header) and room > output.capacity - output.used:
-            # There was no room for it, that was all.
+            # It was not taken only because the output was full.
             new.write(output)
             if room > output.capacity:
                 output.grow(room)
             return
         check_batch(walk.buffer, header, compacted=True)
-        is_done = discard = False
+        is_obsolete = discard = False
         if header.is_control:
-            is_done = transactions.is_done(header, walk.view(header))
-            discard = is_done and header.has_delete_horizon
+            is_obsolete = transactions.is_obsolete(header, walk.view(header))
+            discard = is_obsolete and header.has_delete_horizon
             discard = discard and header.base_timestamp <= self._now_ms
         else:
             discard = transactions.is_aborted(header)
         payload = self._records(walk, header)
-        left = rules.judge(payload, header, discard, is_done)
+        left = rules.filter_records(payload, header, discard, is_obsolete)
         if left != NOTHING or is_last or self._is_kept(rules, header):
             body: Buffer = b""
             if left == SOMETHING:
@@ -434,8 +436,8 @@ class Compaction:
             rules.put(walk.buffer, header, left, body)
         walk.move_to(header.position + header.size)
 
-    def _is_kept(self, rules: Filter, header: BatchHeader) -> bool:
-        """Whether a batch stays without its records, for what its producer did last."""
+    def _is_kept(self, rules: RecordFilter, header: BatchHeader) -> bool:
+        """Whether a batch stays without its records, as the last batch of its producer."""
         if not header.has_producer:
             return False
         if header.is_control:
@@ -444,15 +446,15 @@ class Compaction:
         return rules.is_kept(header.last_offset)
 
 
-class _Walk:
-    """Goes through the batches of a segment from the one that holds an offset on.
+class _SegmentWalk:
+    """A walk over the batches of a segment, from the batch that holds an offset on.
 
-    `buffer[position:end]` is what was read and not passed yet; a batch may be cut off at its end.
+    `buffer[position:end]` is read and not passed yet; the last batch in it may be incomplete.
     """
 
     def __init__(self, segment: Segment, buffer: bytearray, offset: int) -> None:
         self._segment = segment
-        self._file = segment.file()  # Kept open, whatever name it has meanwhile.
+        self._file = segment.file()  # Kept open, even if it is renamed meanwhile.
         self._limit = segment.size
         self._next = segment.position_of(offset, segment.size)
         self.buffer = buffer
@@ -467,12 +469,12 @@ class _Walk:
 
     @property
     def last_at(self) -> int:
-        """Where the segment ends in the buffer, or -1 if that is not read yet."""
+        """The position in the buffer where the segment ends, or -1 if that is not read yet."""
         return self.end if self._next == self._limit else -1
 
     @property
     def is_step(self) -> bool:
-        """Whether enough was done since `take_bytes_read`, of which bytes read are only a part."""
+        """Whether enough bytes were read or decompressed since the last `take_bytes_read`."""
         return max(self.bytes_read, self.bytes_expanded) >= _STEP_BYTES
 
     def take_bytes_read(self) -> int:
@@ -481,13 +483,13 @@ class _Walk:
         return count
 
     def move_to(self, position: int) -> None:
-        """Pass everything before `position`."""
+        """Pass the batches before `position`."""
         self.position = position
         if position == self.end and self._next < self._limit:
             self._fill()
 
     def next_batch(self) -> BatchHeader | None:
-        """The header of the batch at `position`; None where more must be read first, and was."""
+        """The header of the batch at `position`; None if it was incomplete and more was read."""
         if self.position == self.end:
             return None
         size = self.end - self.position
@@ -507,11 +509,11 @@ class _Walk:
         return None
 
     def view(self, header: BatchHeader) -> memoryview:
-        """The bytes up to the end of a batch."""
+        """The bytes of the buffer up to the end of a batch."""
         return memoryview(self.buffer)[: header.position + header.size]
 
     def _fill(self) -> None:
-        """Read on, behind what was not passed yet."""
+        """Move the bytes not passed yet to the front of the buffer, and read more behind them."""
         kept = self.end - self.position
         self.buffer[:kept] = self.buffer[self.position : self.end]
         count = min(len(self.buffer) - kept, self._limit - self._next)
@@ -536,25 +538,25 @@ def _with_ends(segments: Sequence[Segment], end_offset: int) -> Iterator[tuple[S
 
 
 def _is_plain(header: BatchHeader) -> bool:
-    """Whether the fast pass takes such batches."""
+    """Whether a batch is uncompressed, of no transaction and no control batch."""
     return not (header.compression or header.is_transactional or header.is_control)
 
 
-def _table(offsets: int, limits: Limits, secret: bytes) -> KeyTable:
-    """A table for the keys of so many records, or of as many as memory allows."""
+def _table(offsets: int, limits: CompactionLimits, secret: bytes) -> KeyTable:
+    """A table for the keys of `offsets` records, or of as many as the limits allow."""
     wanted = int(offsets / limits.load_factor) + 2
     slots = max(min(wanted, limits.table_bytes // SLOT_SIZE), _SLOTS_MIN)
     return KeyTable(slots, min(int(slots * limits.load_factor), slots - 1), secret)
 
 
-# The compaction of a log, as the log's owner sees it: what to begin with, and what to do between.
+# The compaction of a log, for the log's owner.
 #
-# Rule: everything is taken from the log in the thread that owns it, before the first step. What the
-# log gets afterwards lies behind the end of the plan, so it need not be known.
+# Rule: the log's state is read in the thread that owns it, before the first step. Later appends lie
+# behind the end of the plan, so they do not matter.
 
 
-def plan_for(log: Log, high_watermark: int, now_ms: int) -> Plan[Segment]:
-    """What of a log can be compacted."""
+def plan_for(log: Log, high_watermark: int, now_ms: int) -> CompactionPlan[Segment]:
+    """The plan of a compaction of a log."""
     return plan(
         log.segments,
         log.config,
@@ -567,13 +569,18 @@ def plan_for(log: Log, high_watermark: int, now_ms: int) -> Plan[Segment]:
 
 
 class LogCompaction:
-    """One compaction of a log by a plan that was just made.
+    """The compaction of a log by a plan that was just made.
 
-    `steps` and `sync_names` may run in a worker thread; the rest belongs to the log's owner.
+    `steps` and `sync_names` may run in a worker thread; the rest is for the log's owner.
     """
 
     def __init__(
-        self, log: Log, wanted: Plan[Segment], limits: Limits, secret: bytes, now_ms: int
+        self,
+        log: Log,
+        wanted: CompactionPlan[Segment],
+        limits: CompactionLimits,
+        secret: bytes,
+        now_ms: int,
     ) -> None:
         self._log = log
         self._truncations = log.truncations
@@ -589,17 +596,17 @@ class LogCompaction:
             aborted_in=log.aborted_transactions,
         )
 
-    def steps(self) -> Iterator[Progress | Replacement]:
-        """See `Compaction.steps`."""
+    def steps(self) -> Iterator[CompactionProgress | SegmentReplacement]:
+        """The steps of the compaction: see `Compaction.steps`."""
         return self.work.steps()
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the log was cut meanwhile, and a segment may not be what it was read as."""
+        """Whether the log was truncated meanwhile, so that segments may have changed."""
         return self._log.truncations != self._truncations
 
-    def replace(self, step: Replacement, now_ms: int) -> bool:
-        """Put a new segment in its place; false if it is not to have it any more."""
+    def replace(self, step: SegmentReplacement, now_ms: int) -> bool:
+        """Replace segments by a new segment; False if the log has changed too much meanwhile."""
         return not self.is_outdated and self._log.replace_segments(step.old, step.new, now_ms)
 
     def sync_names(self) -> None:
@@ -607,13 +614,15 @@ class LogCompaction:
         self._log.open_files.files.sync_directory(self._log.directory)
 
     def finish(self) -> None:
-        """Note how far the log is compacted, when every replacement was made and is durable."""
+        """Set the log's clean offset, after every replacement was made and is durable."""
         if not self.is_outdated:
             self._log.clean_offset = self.work.end_offset
 
 
-def last_batches(producers: Producers) -> LastBatches:
-    """What must stay of every producer that is remembered."""
-    offsets = [one.batches[-1].last_offset for _, one in producers if one.batches]
-    epochs = {producer_id: one.epoch for producer_id, one in producers if not one.batches}
+def last_batches(producers: ProducerStates) -> LastBatches:
+    """The batches to keep for the producers of a log."""
+    offsets = [producer.batches[-1].last_offset for _, producer in producers if producer.batches]
+    epochs = {
+        producer_id: producer.epoch for producer_id, producer in producers if not producer.batches
+    }
     return LastBatches(sorted(offsets), epochs)

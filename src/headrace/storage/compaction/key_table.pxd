@@ -1,6 +1,6 @@
 # Types of the attributes of the classes in key_table.py.
 
-from headrace.storage.compaction.batch_walk cimport Record
+from headrace.storage.compaction.batch_walk cimport RecordLayout
 
 cdef class KeyTable:
     cdef readonly Py_ssize_t slots
@@ -18,9 +18,9 @@ cdef long long find_key(
     KeyTable table, const unsigned char* data, Py_ssize_t start, Py_ssize_t size
 ) noexcept nogil
 
-cdef class Indexer:
+cdef class KeyIndexer:
     cdef readonly long long next_offset
     cdef readonly bint is_full
     cdef KeyTable _table
-    cdef Record _record
+    cdef RecordLayout _record
     cdef long long _from_offset

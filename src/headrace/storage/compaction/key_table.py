@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""The last offset of every key, in memory of a fixed size, and the pass that fills it."""
+"""The table of the last offset of every key, of a fixed size, and the pass that fills it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,23 @@ from headrace.protocol.batch import (
 
 if cython.compiled:
     from cython.cimports.headrace.storage.compaction.batch_walk import (
-        Record,
+        RecordLayout,
         load_number,
         plain_size,
         read_record,
     )
 else:
-    from headrace.storage.compaction.batch_walk import Record, load_number, plain_size, read_record
+    from headrace.storage.compaction.batch_walk import (
+        RecordLayout,
+        load_number,
+        plain_size,
+        read_record,
+    )
 
-# The last offset of every key, in memory of a fixed size.
+# The table of the last offset of every key, of a fixed size.
 #
-# Rule: a key is known by its 128 bit hash alone. The hash is SipHash-2-4 under a secret of the
-# process, so nobody can make keys that meet in it, and by chance it does not happen.
+# Rule: a key is identified by its 128-bit hash alone. The hash is SipHash-2-4 under a secret of the
+# process, so collisions cannot be made on purpose, and by chance they do not happen.
 
 
 COMPILED = cython.compiled
@@ -155,8 +160,8 @@ def _hash(
 class KeyTable:
     """An open-addressing table from keys to offsets in `slots` slots, of which `limit` are used.
 
-    The memory is anonymous and mapped: pages that no key has touched take none. They are large ones
-    where the system has them, since every key is looked for in another.
+    The memory is an anonymous map: pages without keys take no memory. Huge pages are used where the
+    system has them, since successive keys lie in different pages.
     """
 
     def __init__(self, slots: cython.Py_ssize_t, limit: cython.Py_ssize_t, secret: bytes) -> None:
@@ -171,7 +176,7 @@ class KeyTable:
         self._key_1 = int.from_bytes(secret[8:], "little")
         memory = mmap.mmap(-1, slots * SLOT_SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # A kernel that was built without them.
+            with suppress(OSError):  # The kernel was built without huge pages.
                 memory.madvise(mmap.MADV_HUGEPAGE)
         self._view = memoryview(memory).cast("Q")
         self._words = cython.address(self._view[0]) if cython.compiled else self._view
@@ -180,15 +185,15 @@ class KeyTable:
         return self.count
 
     def put(self, key: bytes, offset: cython.longlong) -> bool:
-        """Note a key at `offset`; false if it is new and the table is full."""
+        """Store `offset` for a key, if it is larger; False if the key is new and the table full."""
         return put_key(self, key, 0, len(key), offset)
 
     def get(self, key: bytes) -> int:
-        """The largest offset a key was noted at, or -1."""
+        """The largest offset stored for a key, or -1."""
         return find_key(self, key, 0, len(key))
 
     def digest(self, key: bytes) -> bytes:
-        """The hash a key is known by, for tests."""
+        """The hash of a key, for tests."""
         low, high = _hash(self._key_0, self._key_1, key, 0, len(key))
         return int(low).to_bytes(8, "little") + int(high).to_bytes(8, "little")
 
@@ -197,12 +202,12 @@ class KeyTable:
 @cython.nogil
 @cython.exceptval(check=False)
 def _slot_of(table: KeyTable, low: cython.ulonglong, high: cython.ulonglong) -> cython.Py_ssize_t:
-    """Where a hash lies, or the free slot where it would: the number of its first word."""
+    """The index of the first word of a hash's slot, or of the free slot for it."""
     slot: cython.Py_ssize_t = cython.cast(
         cython.Py_ssize_t, low % cython.cast(cython.ulonglong, table.slots)
     )
     at: cython.Py_ssize_t = slot * 3
-    # Ends, since a slot is always free.
+    # The loop ends, since a slot is always free.
     while table._words[at + 2] and (table._words[at] != low or table._words[at + 1] != high):
         slot += 1
         at += 3
@@ -221,7 +226,7 @@ def put_key(
     size: cython.Py_ssize_t,
     offset: cython.longlong,
 ) -> cython.bint:
-    """See `KeyTable.put`; `key_table.pxd` lets `record_filter` call it without the GIL."""
+    """Do `KeyTable.put` without the GIL; `key_table.pxd` exports it."""
     low: cython.ulonglong
     high: cython.ulonglong
     low, high = _hash(table._key_0, table._key_1, data, start, size)
@@ -248,18 +253,18 @@ def find_key(
     start: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.longlong:
-    """See `KeyTable.get`."""
+    """Do `KeyTable.get` without the GIL; `key_table.pxd` exports it."""
     low: cython.ulonglong
     high: cython.ulonglong
     low, high = _hash(table._key_0, table._key_1, data, start, size)
     return cython.cast(cython.longlong, table._words[_slot_of(table, low, high) + 2]) - 1
 
 
-# The first pass of compaction over record batches: note the last offset of every key.
+# The first pass of compaction over record batches: index the last offset of every key.
 #
-# Rule: batches that are not compressed and of no transaction are gone through many at a time
-# without the GIL. Where one needs more than that, or is not what it should be, the pass stops
-# before it, and the caller takes it alone.
+# Rule: plain batches, not compressed and of no transaction, are indexed many at a time without the
+# GIL. Before any other batch, and before a malformed batch, the pass stops, and the caller handles
+# that batch alone.
 
 
 _HEADER_SIZE = cython.declare(cython.Py_ssize_t, HEADER_SIZE)
@@ -270,21 +275,21 @@ _CORRUPT = cython.declare(cython.int, -1)
 
 @cython.final
 @cython.cclass
-class Indexer:
-    """The first pass: every key from `from_offset` on goes into the table, until that is full.
+class KeyIndexer:
+    """The first pass of compaction: index the keys from `from_offset` on until the table is full.
 
-    `next_offset` is how far the table reaches: every record between the two is in it.
+    The keys of all records in [from_offset, next_offset) are in the table.
     """
 
     def __init__(self, table: KeyTable, from_offset: cython.longlong) -> None:
         self._table = table
-        self._record = Record()
+        self._record = RecordLayout()
         self._from_offset = from_offset
         self.next_offset = from_offset
         self.is_full = False
 
-    def take(self, chunk: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> int:
-        """Note the plain batches of [start, end); the position of the first that is left."""
+    def index_batches(self, chunk: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> int:
+        """Index the plain batches of [start, end); return the position of the first not indexed."""
         view: cython.const[cython.uchar][::1] = chunk
         data: cython.p_const_uchar = cython.address(view[0]) if cython.compiled else view
         assert end <= len(chunk), end
@@ -292,8 +297,8 @@ class Indexer:
             start = _index_batches(self, self._table, self._record, data, start, end)
         return start
 
-    def take_records(self, payload: object, header) -> None:
-        """Note the records of one batch, given decompressed."""
+    def index_records(self, payload: object, header) -> None:
+        """Index the records of one batch, given decompressed."""
         view = byte_view(payload)
         outcome: cython.int = 0
         count: cython.longlong = header.record_count
@@ -311,10 +316,10 @@ class Indexer:
         if outcome < 0 or (count and not size):
             raise CorruptBatch(f"the records of {header} are malformed")
         if not outcome:
-            self.pass_over(header)
+            self.skip_batch(header)
 
-    def pass_over(self, header) -> None:
-        """Go on behind a batch of which no key counts."""
+    def skip_batch(self, header) -> None:
+        """Go on behind a batch whose keys need not be indexed."""
         self.next_offset = max(self.next_offset, header.next_offset)
 
 
@@ -322,9 +327,9 @@ class Indexer:
 @cython.nogil
 @cython.exceptval(check=False)
 def _index_batches(
-    indexer: Indexer,
+    indexer: KeyIndexer,
     table: KeyTable,
-    record: Record,
+    record: RecordLayout,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
@@ -361,16 +366,16 @@ def _index_batches(
 @cython.nogil
 @cython.exceptval(check=False)
 def _index_records(
-    indexer: Indexer,
+    indexer: KeyIndexer,
     table: KeyTable,
-    record: Record,
+    record: RecordLayout,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
     base_offset: cython.longlong,
     count: cython.longlong,
 ) -> cython.int:
-    """0 if all were noted, 1 if the table is full before, -1 if they are malformed."""
+    """Index records; return 0 if all were indexed, 1 if the table is full, -1 if malformed."""
     offset: cython.longlong
     while count > 0:
         count -= 1

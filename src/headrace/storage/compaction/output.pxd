@@ -1,6 +1,6 @@
-# Types of the attributes of Output, and what record_filter.py does with it without the GIL.
+# Types of the attributes of CompactionOutput, and functions that record_filter.py calls without the GIL.
 
-cdef class Output:
+cdef class CompactionOutput:
     cdef readonly bytearray data
     cdef readonly Py_ssize_t used
     cdef readonly Py_ssize_t capacity
@@ -14,19 +14,17 @@ cdef class Output:
     cdef long long _interval
     cdef long long _since_entry
 
-cdef unsigned char* uint8s(bytearray array)
-cdef long long* int64s(bytearray array)
 cdef void copy_bytes(
     unsigned char* to, Py_ssize_t at, const unsigned char* data, Py_ssize_t start, Py_ssize_t size
 ) noexcept nogil
 cdef void put_batch(
-    Output output, const unsigned char* data, Py_ssize_t position, Py_ssize_t size
+    CompactionOutput output, const unsigned char* data, Py_ssize_t position, Py_ssize_t size
 ) noexcept nogil
 cdef void put_empty(
-    Output output, const unsigned char* data, Py_ssize_t position
+    CompactionOutput output, const unsigned char* data, Py_ssize_t position
 ) noexcept nogil
 cdef void put_changed(
-    Output output,
+    CompactionOutput output,
     const unsigned char* data,
     Py_ssize_t position,
     Py_ssize_t size,

@@ -2,8 +2,8 @@
 # cython: initializedcheck=False
 """The batches that compaction keeps, as the bytes of a new segment with entries for its indexes.
 
-Rule: a batch keeps its header but for what its remaining records change: length, count, CRC, the
-largest timestamp, and the delete horizon.
+Rule: a batch keeps its header except for the fields that depend on its remaining records: length,
+count, CRC, the largest timestamp, and the delete horizon.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from headrace.protocol.batch import (
 )
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.headrace.protocol.arrays import int64s, uint8s
     from cython.cimports.headrace.storage.compaction.batch_walk import load_number
     from cython.cimports.headrace.storage.compaction.checksums import checksum_of
     from cython.cimports.libc.string import memcpy
 else:
+    from headrace.protocol.arrays import int64s, uint8s
     from headrace.storage.compaction.batch_walk import load_number
     from headrace.storage.compaction.checksums import checksum_of
 
@@ -55,22 +56,6 @@ _DELETE_HORIZON = cython.declare(cython.longlong, DELETE_HORIZON_BIT)
 
 _BYTE = cython.declare(cython.ulonglong, 0xFF)
 _ENTRY_NUMBERS = cython.declare(cython.Py_ssize_t, 4)
-
-
-@cython.cfunc
-def uint8s(array: bytearray) -> cython.p_uchar:
-    if cython.compiled:
-        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(array))
-    else:
-        return array
-
-
-@cython.cfunc
-def int64s(array: bytearray) -> cython.p_longlong:
-    if cython.compiled:
-        return cython.cast(cython.p_longlong, PyByteArray_AS_STRING(array))
-    else:
-        return memoryview(array).cast("q")
 
 
 @cython.cfunc
@@ -107,10 +92,10 @@ def copy_bytes(
 
 @cython.final
 @cython.cclass
-class Output:
-    """What was kept and not written to its file yet: the first `used` bytes of `data`.
+class CompactionOutput:
+    """The buffer of kept batches for the new segment's file: the first `used` bytes of `data`.
 
-    `position` is where they belong in the file.
+    `position` is their position in the file.
     """
 
     def __init__(self, capacity: cython.Py_ssize_t, index_interval: cython.longlong) -> None:
@@ -119,7 +104,7 @@ class Output:
         self.grow(capacity)
 
     def begin_file(self) -> None:
-        """What comes next goes to the start of a new file."""
+        """Begin a new file."""
         self.position = 0
         self.used = 0
         self.max_timestamp = -1
@@ -128,7 +113,7 @@ class Output:
         self._entry_count = 0
 
     def grow(self, capacity: cython.Py_ssize_t) -> None:
-        """Make room for `capacity` bytes; what was there has been taken."""
+        """Replace the buffer, which must be empty, by a buffer of `capacity` bytes."""
         assert not self.used, self.used
         self.data = bytearray(capacity)
         self.bytes = uint8s(self.data)
@@ -138,7 +123,7 @@ class Output:
         self._entries = int64s(self._entry_array)
 
     def drain(self) -> list:
-        """Let the memory be filled anew; the index entries of what it held.
+        """Empty the buffer, after it was written; return the index entries of its batches.
 
         An entry is the last offset and the position of a batch, and the largest timestamp up to
         there with the last offset of its batch.
@@ -158,12 +143,12 @@ class Output:
 @cython.nogil
 @cython.exceptval(check=False)
 def put_batch(
-    output: Output,
+    output: CompactionOutput,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.void:
-    """Add a batch as it is; `output.pxd` lets `record_filter` call this without the GIL."""
+    """Add an unchanged batch; `output.pxd` exports it for calls without the GIL."""
     copy_bytes(output.bytes, output.used, data, position, size)
     _note_batch(output, size)
 
@@ -172,9 +157,9 @@ def put_batch(
 @cython.nogil
 @cython.exceptval(check=False)
 def put_empty(
-    output: Output, data: cython.p_const_uchar, position: cython.Py_ssize_t
+    output: CompactionOutput, data: cython.p_const_uchar, position: cython.Py_ssize_t
 ) -> cython.void:
-    """Add a batch without its records, so that its offsets, producer and sequence are known."""
+    """Add a batch without its records, which keeps its offsets, producer and sequence."""
     out: cython.p_uchar = output.bytes
     at: cython.Py_ssize_t = output.used
     attributes: cython.longlong = load_number(data, position + _ATTRIBUTES_AT, 2)
@@ -189,7 +174,7 @@ def put_empty(
 @cython.nogil
 @cython.exceptval(check=False)
 def put_changed(
-    output: Output,
+    output: CompactionOutput,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
@@ -198,7 +183,7 @@ def put_changed(
     sets_horizon: cython.bint,
     horizon_ms: cython.longlong,
 ) -> cython.void:
-    """Add a batch whose `count` remaining records are in place already: `size` bytes of them."""
+    """Add a batch whose `count` remaining records, of `size` bytes, are in the buffer already."""
     out: cython.p_uchar = output.bytes
     at: cython.Py_ssize_t = output.used
     attributes: cython.longlong = load_number(data, position + _ATTRIBUTES_AT, 2)
@@ -208,7 +193,7 @@ def put_changed(
         attributes |= _DELETE_HORIZON
         _store(out, at + _ATTRIBUTES_AT, attributes, 2)
         _store(out, at + _BASE_TIMESTAMP_AT, horizon_ms, 8)
-    # The time of arrival is the whole batch's, whatever is left of it.
+    # LogAppendTime is that of the whole batch, whichever records remain.
     if not attributes & _LOG_APPEND_TIME:
         _store(out, at + _MAX_TIMESTAMP_AT, max_timestamp, 8)
     _seal(output, size)
@@ -217,7 +202,7 @@ def put_changed(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _seal(output: Output, size: cython.Py_ssize_t) -> cython.void:
+def _seal(output: CompactionOutput, size: cython.Py_ssize_t) -> cython.void:
     out: cython.p_uchar = output.bytes
     at: cython.Py_ssize_t = output.used
     end: cython.Py_ssize_t = at + _HEADER_SIZE + size
@@ -229,8 +214,8 @@ def _seal(output: Output, size: cython.Py_ssize_t) -> cython.void:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _note_batch(output: Output, size: cython.Py_ssize_t) -> cython.void:
-    """Take a batch that was put at the end of the output into account, as a segment does."""
+def _note_batch(output: CompactionOutput, size: cython.Py_ssize_t) -> cython.void:
+    """Count a batch written at the end of the buffer, and add an index entry if it is due."""
     at: cython.Py_ssize_t = output.used
     last_offset: cython.longlong = load_number(output.bytes, at, 8) + load_number(
         output.bytes, at + _LAST_OFFSET_DELTA_AT, 4

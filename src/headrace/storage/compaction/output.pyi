@@ -1,6 +1,6 @@
 COMPILED: bool
 
-class Output:
+class CompactionOutput:
     def __init__(self, capacity: int, index_interval: int) -> None: ...
     @property
     def data(self) -> bytearray: ...

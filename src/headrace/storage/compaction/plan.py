@@ -1,7 +1,7 @@
-"""What of a log is to be compacted, whether it is worth it, and which segments become one.
+"""The plan of a compaction: the segments to compact, whether it is due, and groups to merge.
 
 Rule: only closed segments, wholly below the last stable offset and on stable storage, are ever
-compacted; what is appended, undecided, or could be lost in a crash is left alone.
+compacted; the active segment, open transactions, and records that a crash could remove are not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,15 @@ from typing import Generic, Protocol, TypeVar
 
 from headrace.config import TopicConfig
 
-# Each segment that others are merged into is swapped in one step of the log's owner, which must
-# stay short: renaming a file takes some microseconds.
+# A group of segments is replaced in one step on the owner's thread, which must stay short:
+# renaming a file takes some microseconds.
 GROUP_SEGMENTS_MAX = 16
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
-class Closed(Protocol):
-    """What a plan needs to know of a segment."""
+class ClosedSegment(Protocol):
+    """A closed segment, as far as a plan needs it."""
 
     @property
     def base_offset(self) -> int: ...
@@ -31,24 +31,24 @@ class Closed(Protocol):
     def first_timestamp(self) -> int: ...
 
 
-SegmentT = TypeVar("SegmentT", bound=Closed)
+SegmentT = TypeVar("SegmentT", bound=ClosedSegment)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Generic[SegmentT]):
-    """The segments to compact, oldest first: keys are noted in [dirty_offset, end_offset)."""
+class CompactionPlan(Generic[SegmentT]):
+    """The segments to compact, oldest first, of which [dirty_offset, end_offset) is dirty."""
 
     segments: tuple[SegmentT, ...]
     dirty_offset: int
     end_offset: int
     clean_bytes: int
     dirty_bytes: int
-    # A record waits for longer than max.compaction.lag.ms allows.
+    # Whether a record was not compacted for longer than max.compaction.lag.ms.
     is_overdue: bool
 
     @property
     def dirty_ratio(self) -> float:
-        """Which part of what can be compacted was not compacted before."""
+        """The part of the bytes of the plan that was not compacted before."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -68,10 +68,10 @@ def plan(
     log_start_offset: int,
     last_stable_offset: int,
     recovery_point: int,
-) -> Plan[SegmentT]:
-    """What can be compacted of the segments of a log, the last of which is active.
+) -> CompactionPlan[SegmentT]:
+    """The plan for the segments of a log, the last of which is active.
 
-    `clean_offset` is where the last compaction came to; an offset that cannot be it counts as none.
+    `clean_offset` is where the last compaction ended; an impossible offset is ignored.
     """
     active_offset = segments[-1].base_offset
     limit = min(active_offset, last_stable_offset, recovery_point)
@@ -96,7 +96,7 @@ def plan(
             clean_bytes += segment.size
         found.append(segment)
         end_offset = after.base_offset
-    return Plan(
+    return CompactionPlan(
         tuple(found),
         min(dirty_offset, end_offset),
         end_offset,
@@ -106,8 +106,8 @@ def plan(
     )
 
 
-def is_late(segment: Closed, config: TopicConfig, now_ms: int) -> bool:
-    """Whether the first records of a segment wait for longer than they may."""
+def is_late(segment: ClosedSegment, config: TopicConfig, now_ms: int) -> bool:
+    """Whether the first records of a segment are older than max.compaction.lag.ms."""
     first = segment.first_timestamp()
     if first < 0:
         first = segment.age_timestamp()
@@ -117,10 +117,10 @@ def is_late(segment: Closed, config: TopicConfig, now_ms: int) -> bool:
 def groups(
     segments: Sequence[SegmentT], config: TopicConfig, end_offset: int
 ) -> Iterator[tuple[SegmentT, ...]]:
-    """The segments in order, those together that fit one segment between them.
+    """Groups of successive segments that fit into one segment.
 
-    `end_offset` is where the last of them ends. No merged segment is larger than the limits allow
-    even if nothing can be removed.
+    `end_offset` is where the last segment ends. A merged segment is within the limits even if no
+    record can be removed.
     """
     group: list[SegmentT] = []
     size = index_bytes = 0

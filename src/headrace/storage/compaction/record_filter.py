@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""The second pass of compaction over record batches: keep what is still the latest of its key.
+"""The second pass of compaction over record batches: keep the latest record of every key.
 
 Rule: as in `key_table`, plain batches are filtered many at a time without the GIL, and the others
-by the caller. Offsets, producers and sequences of a batch never change.
+one at a time by the caller. Offsets, producers and sequences of a batch never change.
 """
 
 from __future__ import annotations
@@ -26,40 +26,43 @@ from headrace.protocol.batch import (
 )
 
 if cython.compiled:
+    from cython.cimports.headrace.protocol.arrays import int64s, uint8s
     from cython.cimports.headrace.protocol.column_encoder import number_size, put_number
     from cython.cimports.headrace.storage.compaction.batch_walk import (
-        Record,
+        RecordLayout,
         load_number,
         plain_size,
         read_record,
     )
     from cython.cimports.headrace.storage.compaction.key_table import KeyTable, find_key
     from cython.cimports.headrace.storage.compaction.output import (
-        Output,
+        CompactionOutput,
         copy_bytes,
-        int64s,
         put_batch,
         put_changed,
         put_empty,
-        uint8s,
     )
 else:
+    from headrace.protocol.arrays import int64s, uint8s
     from headrace.protocol.column_encoder import number_size, put_number
-    from headrace.storage.compaction.batch_walk import Record, load_number, plain_size, read_record
+    from headrace.storage.compaction.batch_walk import (
+        RecordLayout,
+        load_number,
+        plain_size,
+        read_record,
+    )
     from headrace.storage.compaction.key_table import KeyTable, find_key
     from headrace.storage.compaction.output import (
-        Output,
+        CompactionOutput,
         copy_bytes,
-        int64s,
         put_batch,
         put_changed,
         put_empty,
-        uint8s,
     )
 
 COMPILED = cython.compiled
 
-# What is left of a batch: nothing, all of it, or some of its records.
+# The records that remain of a batch: none, all, or some of them.
 NOTHING = 0
 EVERYTHING = 1
 SOMETHING = 2
@@ -80,26 +83,26 @@ _DELETE_HORIZON = cython.declare(cython.longlong, DELETE_HORIZON_BIT)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
 
-# A record is at least its length and six more numbers; a new timestamp takes this much more.
+# A record has at least its length and six more numbers; a new timestamp may add so many bytes.
 _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
 _RECORD_GROWTH_MAX = cython.declare(cython.Py_ssize_t, 14)
 
 
 @cython.final
 @cython.cclass
-class Filter:
-    """What stays of every batch that it is given goes to `output`.
+class RecordFilter:
+    """The second pass of compaction: writes the remaining records of batches to `output`.
 
-    Records from `table_end` on are kept, and of the others those that the table has no later one
-    of. A tombstone is kept until the delete horizon of its batch, which is `horizon_ms` where none
-    is set yet. A batch whose last offset is in `kept_offsets`, which are sorted, is never dropped,
-    even if nothing is left of it.
+    Records from `table_end` on are kept, and of the others those without a later record of their
+    key in the table. A tombstone is kept until the delete horizon of its batch, which becomes
+    `horizon_ms` if it has none yet. A batch whose last offset is in `kept_offsets`, which are
+    sorted, is never dropped, even if it has no records left.
     """
 
     def __init__(
         self,
         table: KeyTable,
-        output: Output,
+        output: CompactionOutput,
         table_end: cython.longlong,
         now_ms: cython.longlong,
         horizon_ms: cython.longlong,
@@ -107,7 +110,7 @@ class Filter:
     ) -> None:
         self._table = table
         self._output = output
-        self._record = Record()
+        self._record = RecordLayout()
         self._table_end = table_end
         self._now_ms = now_ms
         self._horizon_ms = horizon_ms
@@ -122,20 +125,20 @@ class Filter:
         self.records_read = self.records_kept = 0
 
     def is_kept(self, last_offset: cython.longlong) -> bool:
-        """Whether the batch that ends with an offset stays, even if it is empty."""
+        """Whether the batch with that last offset stays, even if it is empty."""
         return _is_kept(self, last_offset)
 
-    def take(
+    def filter_batches(
         self,
         chunk: object,
         start: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
         last_at: cython.Py_ssize_t,
     ) -> int:
-        """Filter the plain batches of [start, end); the position of the first that is left.
+        """Filter the plain batches of [start, end); return the position of the first not filtered.
 
-        One that there is no room for is left too. The batch that ends at `last_at` is never
-        dropped.
+        It also stops before a batch for which the output has no room. The batch that ends at
+        `last_at` is never dropped.
         """
         view: cython.const[cython.uchar][::1] = chunk
         data: cython.p_const_uchar = cython.address(view[0]) if cython.compiled else view
@@ -153,12 +156,13 @@ class Filter:
             self._marks_array = bytearray(count + 1)
         self._marks = uint8s(self._marks_array)
 
-    def judge(
+    def filter_records(
         self, payload: object, header, discard: cython.bint, wants_horizon: cython.bint
     ) -> int:
-        """What is left of one batch, given decompressed; nothing if it is to `discard`.
+        """Filter the decompressed records of one batch; return NOTHING, EVERYTHING or SOMETHING.
 
-        A horizon is set if a tombstone is left, or where it is wanted for a marker.
+        With `discard` none remain. A delete horizon is set if a tombstone remains, or for a marker
+        with `wants_horizon`.
         """
         view = byte_view(payload)
         left: cython.int = _NOTHING
@@ -176,7 +180,7 @@ class Filter:
             records = view
             data = cython.address(records[0]) if cython.compiled else records
             with cython.nogil:
-                left = _judge(
+                left = _mark_kept(
                     self,
                     self._table,
                     self._record,
@@ -195,7 +199,7 @@ class Filter:
         return left
 
     def kept_records(self, payload: object, header) -> memoryview:
-        """The records that the last `judge` left, of what it was given; good until the next."""
+        """The records of `payload` that the last `filter_records` kept, until the next call."""
         size: cython.Py_ssize_t = len(payload)
         room: cython.Py_ssize_t = size + header.record_count * _RECORD_GROWTH_MAX
         base_timestamp: cython.longlong = header.base_timestamp
@@ -209,8 +213,11 @@ class Filter:
         return memoryview(self._kept_records)[:size]
 
     def put(self, chunk: object, header, left: cython.int, body: object = b"") -> None:
-        """Add what the last `judge` left of a batch in `chunk`; if something, as `body`."""
-        output: Output = self._output
+        """Write the batch of the last `filter_records` to the output; `body` are its records.
+
+        The batch is in `chunk`; `body` is used if some of its records remain.
+        """
+        output: CompactionOutput = self._output
         position: cython.Py_ssize_t = header.position
         view: cython.const[cython.uchar][::1] = chunk
         data: cython.p_const_uchar = cython.address(view[0]) if cython.compiled else view
@@ -232,7 +239,7 @@ class Filter:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is_kept(rules: Filter, last_offset: cython.longlong) -> cython.bint:
+def _is_kept(rules: RecordFilter, last_offset: cython.longlong) -> cython.bint:
     low: cython.Py_ssize_t = 0
     high: cython.Py_ssize_t = rules._kept_count
     middle: cython.Py_ssize_t
@@ -249,10 +256,10 @@ def _is_kept(rules: Filter, last_offset: cython.longlong) -> cython.bint:
 @cython.nogil
 @cython.exceptval(check=False)
 def _filter_batches(
-    rules: Filter,
+    rules: RecordFilter,
     table: KeyTable,
-    output: Output,
-    record: Record,
+    output: CompactionOutput,
+    record: RecordLayout,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
@@ -277,7 +284,7 @@ def _filter_batches(
             break
         base_offset = load_number(data, position, 8)
         base_timestamp = load_number(data, position + _BASE_TIMESTAMP_AT, 8)
-        left = _judge(
+        left = _mark_kept(
             rules,
             table,
             record,
@@ -319,10 +326,10 @@ def _filter_batches(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _judge(
-    rules: Filter,
+def _mark_kept(
+    rules: RecordFilter,
     table: KeyTable,
-    record: Record,
+    record: RecordLayout,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
@@ -333,7 +340,7 @@ def _judge(
     discard: cython.bint,
     wants_horizon: cython.bint,
 ) -> cython.int:
-    """Mark the records that stay; what is left of the batch, or -1 if they are malformed."""
+    """Mark the records that remain; return how many as `filter_records`, or -1 if malformed."""
     offset: cython.longlong
     stays: cython.bint
     index: cython.longlong
@@ -368,7 +375,7 @@ def _judge(
     rules.records_read += count
     rules.records_kept += kept
     rules._left_count = kept
-    rules._judged_count = count
+    rules._marked_count = count
     if kept == 0:
         return _NOTHING
     return _EVERYTHING if kept == count and not rules._sets_horizon else _SOMETHING
@@ -378,8 +385,8 @@ def _judge(
 @cython.nogil
 @cython.exceptval(check=False)
 def _copy_kept(
-    rules: Filter,
-    record: Record,
+    rules: RecordFilter,
+    record: RecordLayout,
     out: cython.p_uchar,
     at: cython.Py_ssize_t,
     data: cython.p_const_uchar,
@@ -387,11 +394,11 @@ def _copy_kept(
     limit: cython.Py_ssize_t,
     base_timestamp: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Copy the marked records, under a new base timestamp if a horizon is set; the end of them."""
+    """Copy the marked records, with new time deltas if a horizon is set; return their end."""
     start: cython.Py_ssize_t
     index: cython.longlong
     time_delta: cython.longlong
-    for index in range(rules._judged_count):
+    for index in range(rules._marked_count):
         start = position
         position = read_record(record, data, position, limit)
         if not rules._marks[index]:
@@ -414,8 +421,8 @@ def _copy_kept(
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_kept(
-    rules: Filter,
-    output: Output,
+    rules: RecordFilter,
+    output: CompactionOutput,
     data: cython.p_const_uchar,
     position: cython.Py_ssize_t,
     size: cython.Py_ssize_t,

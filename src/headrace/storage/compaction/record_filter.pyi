@@ -1,6 +1,6 @@
 from headrace.protocol.batch import BatchHeader
 from headrace.storage.compaction.key_table import KeyTable
-from headrace.storage.compaction.output import Output
+from headrace.storage.compaction.output import CompactionOutput
 from headrace.types import Buffer
 
 COMPILED: bool
@@ -8,11 +8,11 @@ NOTHING: int
 EVERYTHING: int
 SOMETHING: int
 
-class Filter:
+class RecordFilter:
     def __init__(
         self,
         table: KeyTable,
-        output: Output,
+        output: CompactionOutput,
         table_end: int,
         now_ms: int,
         horizon_ms: int,
@@ -23,8 +23,8 @@ class Filter:
     @property
     def records_kept(self) -> int: ...
     def is_kept(self, last_offset: int) -> bool: ...
-    def take(self, chunk: Buffer, start: int, end: int, last_at: int) -> int: ...
-    def judge(
+    def filter_batches(self, chunk: Buffer, start: int, end: int, last_at: int) -> int: ...
+    def filter_records(
         self, payload: Buffer, header: BatchHeader, discard: bool, wants_horizon: bool
     ) -> int: ...
     def kept_records(self, payload: Buffer, header: BatchHeader) -> memoryview: ...

@@ -9,11 +9,11 @@ import time
 from headrace.storage.files import Files
 from headrace.testing.simulation.hosts import current_host
 from headrace.testing.simulation.planted_bugs import PLANTED
-from headrace.testing.simulation.run import Outcome
+from headrace.testing.simulation.run import RunOutcome
 from headrace.testing.simulation.seeds import outcomes
 
 
-class _Where(logging.Filter):
+class _LogContext(logging.Filter):
     """Adds the virtual time and the host to every line of a log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -24,7 +24,7 @@ class _Where(logging.Filter):
 
 def _show_logs() -> None:
     handler = logging.StreamHandler(sys.stdout)
-    handler.addFilter(_Where())
+    handler.addFilter(_LogContext())
     handler.setFormatter(
         logging.Formatter("%(virtual_s)9.3f %(host)s %(levelname)s %(name)s: %(message)s")
     )
@@ -85,7 +85,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
+def _tell(outcome: RunOutcome, options: argparse.Namespace) -> None:
     """Say what came of a run, and how to repeat it if something is wrong."""
     _say(
         f"seed {outcome.seed}: {outcome.problem or 'ok'} ({outcome.virtual_s:.0f} s simulated,"

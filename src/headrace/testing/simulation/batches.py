@@ -14,8 +14,8 @@ _COMPACTED = ("__consumer_offsets", "__transaction_state")
 _HEADER_BYTES = 61
 
 
-class Batch(NamedTuple):
-    """What of a batch is looked at here."""
+class ComparedBatch(NamedTuple):
+    """The fields of a batch that are compared."""
 
     base_offset: int
     last_offset: int
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     data: bytes
 
 
-def batches(log: Log, start: int, end: int) -> Iterator[Batch]:
+def batches(log: Log, start: int, end: int) -> Iterator[ComparedBatch]:
     """Every batch between two offsets; those of a log that is offline or closed end there."""
     offset = start
     while offset < end:
@@ -43,7 +43,7 @@ def batches(log: Log, start: int, end: int) -> Iterator[Batch]:
             return
 
 
-def batches_in(data: bytes) -> Iterator[Batch]:
+def batches_in(data: bytes) -> Iterator[ComparedBatch]:
     """Every whole batch of some bytes."""
     position = 0
     while position + _HEADER_BYTES <= len(data):
@@ -54,7 +54,7 @@ def batches_in(data: bytes) -> Iterator[Batch]:
             return
         # Every field of a batch's header has its place.
         attributes = int.from_bytes(batch[21:23], "big")
-        yield Batch(
+        yield ComparedBatch(
             base,
             base + int.from_bytes(batch[23:27], "big"),
             int.from_bytes(batch[12:16], "big", signed=True),
@@ -67,7 +67,7 @@ def batches_in(data: bytes) -> Iterator[Batch]:
         position += size
 
 
-def units(topic: str, found: Iterable[Batch]) -> Iterator[tuple[int, int]]:
+def units(topic: str, found: Iterable[ComparedBatch]) -> Iterator[tuple[int, int]]:
     """The offset and a checksum of every batch, or where compaction rewrites them, record."""
     for batch in found:
         if not is_compacted(topic):

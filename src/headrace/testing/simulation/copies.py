@@ -12,8 +12,8 @@ from typing import NamedTuple
 from headrace.protocol.batch import crc32c
 from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from headrace.storage.segment import LOG_SUFFIX
-from headrace.testing.simulation.batches import Batch, batches_in, is_compacted, units
-from headrace.testing.simulation.simulated_disk import Disk
+from headrace.testing.simulation.batches import ComparedBatch, batches_in, is_compacted, units
+from headrace.testing.simulation.simulated_disk import SimulatedDisk
 from headrace.types import TopicPartition
 
 # A partition of a topic that was deleted and made again is another one.
@@ -22,7 +22,7 @@ Place = tuple[bytes, TopicPartition]
 _CRC_AT, _CRC_FROM = 17, 21
 
 
-class Unit(NamedTuple):
+class CommittedUnit(NamedTuple):
     """A committed batch or record: its first and last offset and a checksum of its content."""
 
     offset: int
@@ -31,8 +31,8 @@ class Unit(NamedTuple):
 
 
 @dataclass
-class _Copy:
-    unit: Unit
+class _CommittedCopy:
+    unit: CommittedUnit
     hosts: set[str] = field(default_factory=set)
 
     def covers(self, offset: int) -> bool:
@@ -43,11 +43,12 @@ class Copies:
     """The account of one run."""
 
     def __init__(self) -> None:
-        self._held: dict[Place, dict[int, _Copy]] = {}
+        self._held: dict[Place, dict[int, _CommittedCopy]] = {}
+        self._damaged: set[tuple[str, str]] = set()
         # What was overwritten after every disk had lost it.
-        self._replaced: dict[TopicPartition, list[Unit]] = {}
+        self._replaced: dict[TopicPartition, list[CommittedUnit]] = {}
 
-    def hold(self, place: Place, unit: Unit, host: str) -> None:
+    def hold(self, place: Place, unit: CommittedUnit, host: str) -> None:
         """A host's log has a committed unit; ValueError if it had another one there before.
 
         `lost` says whether it may.
@@ -55,15 +56,15 @@ class Copies:
         held = self._held.setdefault(place, {})
         copy = held.get(unit.offset)
         if copy is None:
-            copy = held[unit.offset] = _Copy(unit)
+            copy = held[unit.offset] = _CommittedCopy(unit)
         elif copy.unit.checksum != unit.checksum:
             if copy.hosts:
                 raise ValueError(f"intact on {', '.join(sorted(copy.hosts))}")
             self._replaced.setdefault(place[1], []).append(copy.unit)
-            copy = held[unit.offset] = _Copy(unit)
+            copy = held[unit.offset] = _CommittedCopy(unit)
         copy.hosts.add(host)
 
-    def harmed(self, host: str, disk: Disk, root: str) -> None:
+    def harmed(self, host: str, disk: SimulatedDisk, root: str) -> None:
         """A fault took something from a disk: forget what is not there any more."""
         names = {partition for _, partition in self._held}
         intact = {
@@ -80,10 +81,15 @@ class Copies:
 
     def damaged(self, host: str, directory: str) -> None:
         """A log was damaged: none of it counts, for it is set aside as a whole."""
+        self._damaged.add((host, directory))
         for (_, partition), held in self._held.items():
             if str(partition) == directory:
                 for copy in held.values():
                     copy.hosts.discard(host)
+
+    def was_damaged(self, host: str, partition: TopicPartition) -> bool:
+        """Whether a fault has ever damaged the log that a host has, or had, of a partition."""
+        return (host, str(partition)) in self._damaged
 
     def holders(self, partition: TopicPartition, offset: int) -> set[str]:
         """The disks that still hold the record at an offset; none if it may be lost.
@@ -98,14 +104,14 @@ class Copies:
             return set()
         return set().union(*(copy.hosts for copy in covering))
 
-    def _copies_of(self, partition: TopicPartition) -> Iterator[_Copy]:
-        yield from map(_Copy, self._replaced.get(partition, ()))
+    def _copies_of(self, partition: TopicPartition) -> Iterator[_CommittedCopy]:
+        yield from map(_CommittedCopy, self._replaced.get(partition, ()))
         for (_, name), held in self._held.items():
             if name == partition:
                 yield from held.values()
 
-    def lost(self) -> dict[TopicPartition, list[Unit]]:
-        """What no disk holds any more, through faults alone, by partition."""
+    def lost(self) -> dict[TopicPartition, list[CommittedUnit]]:
+        """The records that no disk holds any more, through faults alone, by partition."""
         found = {name: list(replaced) for name, replaced in self._replaced.items()}
         for (_, name), held in self._held.items():
             gone = [copy.unit for copy in held.values() if not copy.hosts]
@@ -114,12 +120,12 @@ class Copies:
         return found
 
 
-def units_of(topic: str, found: Iterable[Batch]) -> Iterator[Unit]:
+def units_of(topic: str, found: Iterable[ComparedBatch]) -> Iterator[CommittedUnit]:
     """Batches as the units that the account is kept in."""
     for batch in found:
         for offset, checksum in units(topic, [batch]):
             last = offset if is_compacted(topic) else batch.last_offset
-            yield Unit(offset, last, checksum)
+            yield CommittedUnit(offset, last, checksum)
 
 
 def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mapping[int, int]:

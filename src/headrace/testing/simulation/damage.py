@@ -39,7 +39,7 @@ _SUFFIXES = {
 _PASSING = (".tmp", ".part", DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
-class Target(NamedTuple):
+class DamageTarget(NamedTuple):
     """A file, or the directory of a log, relative to a data directory."""
 
     path: str
@@ -57,7 +57,7 @@ class Target(NamedTuple):
 
 
 def kind_of(path: str) -> str:
-    """What a file is, by its path in a data directory; empty if a broker does not rely on it."""
+    """The kind of a file, by its path in a data directory; empty if no broker relies on it."""
     directory, _, name = path.rpartition("/")
     if name == LOCK or name.endswith(_PASSING):
         return ""
@@ -72,7 +72,9 @@ def kind_of(path: str) -> str:
     return f"{METADATA} {'snapshot' if name.endswith(METADATA_SNAPSHOT_SUFFIX) else kind}"
 
 
-def choose(paths: Iterable[str], rng: Random, kinds: Sequence[str] | None = None) -> Target | None:
+def choose(
+    paths: Iterable[str], rng: Random, kinds: Sequence[str] | None = None
+) -> DamageTarget | None:
     """One of a broker's files: a kind first, so that small files get their turn."""
     by_kind: dict[str, list[str]] = {}
     for path in paths:
@@ -88,11 +90,11 @@ def choose(paths: Iterable[str], rng: Random, kinds: Sequence[str] | None = None
     if not allowed:
         return None
     kind = rng.choice(allowed)
-    return Target(rng.choice(sorted(by_kind[kind])), kind)
+    return DamageTarget(rng.choice(sorted(by_kind[kind])), kind)
 
 
 def damaged(content: bytes, rng: Random) -> tuple[str, bytes | None]:
-    """What happened to a file's content, and what is left of it; None if the file is gone."""
+    """The description of the damage, and the content left; None if the file is gone."""
     way = rng.choice(("flip", "flip", "zero", "cut", "empty", "remove"))
     if not content or way == "remove":
         return "removed", None

@@ -4,7 +4,7 @@ Each kind of fault is a coroutine that does harm, waits, and repairs it. As in s
 has only some of the kinds, so that rare combinations get their turn.
 
 TCP hides lost packets: a link that loses them delays what it carries (`clog`) or breaks connections
-(`reset`). Duplicates and reordering are requests that come again later, see `Replays`.
+(`reset`). Duplicates and reordering are requests that come again later, see `RequestReplays`.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from math import inf
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.protocol.apis import APIS, Api
 from headrace.testing.simulation.copies import Copies
@@ -48,8 +49,7 @@ _ENDS = (Api.END_TXN, Api.WRITE_TXN_MARKERS)
 _VERSION_WITH_BUMP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class SentRequest(NamedTuple):
     """A whole frame that a machine sent to another."""
 
     source: Machine
@@ -67,7 +67,7 @@ class Request:
         return APIS[self.api_key].name
 
 
-class Replays:
+class RequestReplays:
     """Keeps requests that were sent lately, and delivers one again when asked to."""
 
     def __init__(self, simulation: Simulation, rng: Random, transaction_version: int) -> None:
@@ -78,8 +78,8 @@ class Replays:
         self._left_out = _ENDS if transaction_version < _VERSION_WITH_BUMP else ()
         self._simulation = simulation
         self._rng = rng
-        self._partial: dict[SimulatedTransport, bytearray] = {}
-        self._kept: dict[int, deque[Request]] = {}
+        self._partial: dict[SimulatedTransport, bytes] = {}
+        self._kept: dict[int, deque[SentRequest]] = {}
         simulation.network.on_write = self._wrote
 
     async def replay(self) -> None:
@@ -91,9 +91,10 @@ class Replays:
             if api_key not in self._left_out
             and (
                 found := [
-                    one
-                    for one in kept
-                    if now - one.sent_at < _AGE_S_MAX and network.passes(one.source, one.target)
+                    request
+                    for request in kept
+                    if now - request.sent_at < _AGE_S_MAX
+                    and network.passes(request.source, request.target)
                 ]
             )
         }
@@ -111,18 +112,25 @@ class Replays:
                     writer.close()
 
     def _wrote(self, transport: SimulatedTransport, data: bytes) -> None:
-        buffer = self._partial.setdefault(transport, bytearray())
-        buffer += data
-        while len(buffer) >= _SIZE_BYTES:
-            size = _SIZE_BYTES + int.from_bytes(buffer[:_SIZE_BYTES], "big")
-            if len(buffer) < size:
-                return
-            target, port = transport.peer.machine, transport.peer.address[1]
-            frame = bytes(buffer[:size])
-            now = self._simulation.now
-            request = Request(transport.machine, target, port, frame, now)
-            self._kept.setdefault(request.api_key, deque(maxlen=_KEPT)).append(request)
-            del buffer[:size]
+        data = self._partial.pop(transport, b"") + data
+        while len(data) >= _SIZE_BYTES:
+            size = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
+            if len(data) < size:
+                break
+            self._keep(transport, data[:size])
+            data = data[size:]
+        if data:
+            self._partial[transport] = data
+
+    def _keep(self, transport: SimulatedTransport, frame: bytes) -> None:
+        peer = transport.peer
+        now = self._simulation.loop.now
+        request = SentRequest(transport.machine, peer.machine, peer.address[1], frame, now)
+        api_key = request.api_key
+        kept = self._kept.get(api_key)
+        if kept is None:
+            kept = self._kept[api_key] = deque(maxlen=_KEPT)
+        kept.append(request)
 
 
 KINDS = (
@@ -144,6 +152,7 @@ KINDS = (
     "wrong_clock",
     "replay",
     "kill_client",
+    "impostor",
 )
 # Only where an account is kept of what every disk holds (`copies`).
 DAMAGE_KINDS = ("blackout", "damage", "full_disk", "failing_disk", "slow_disk", "late")
@@ -157,6 +166,8 @@ _ERRORS = ("read_error", "write_error", "fsync_error")
 # On a busy machine: for how long it is, and how long at most a broker, or all of them, do not run.
 _BUSY_S, _STARVED_S, _STALL_S = 6.0, 0.4, 6.0
 _STALL_GAP_S = 1.0
+# A fault lasts at most so long after the last one has begun.
+_TAIL_S = 3.0
 
 
 class Faults:
@@ -197,7 +208,7 @@ class Faults:
         self._rng = Random(f"{simulation.seed}/faults")
         self._mean_gap_s = mean_gap_s
         self._durable = durable
-        self._replays = Replays(
+        self._replays = RequestReplays(
             simulation, Random(f"{simulation.seed}/replays"), transaction_version
         )
         self._copies = copies
@@ -216,10 +227,16 @@ class Faults:
         self._jumped_s: dict[str, float] = {}
         self._has_lost = False
         self._is_busy = False
+        # No fault lasts much longer than this.
+        self._repaired_by = inf
 
-    async def run(self, seconds: float) -> None:
-        """Begin faults at random moments for so long; returns when all are repaired."""
+    async def run(self, seconds: float, on_last: Callable[[], None] = lambda: None) -> None:
+        """Begin faults at random moments for so long; returns when all are repaired.
+
+        `on_last` is called when no more of them begin.
+        """
         until = self._simulation.now + seconds
+        self._repaired_by = until + _TAIL_S
         async with asyncio.TaskGroup() as group:
             while self._simulation.now < until:
                 await self._wait(self._mean_gap_s)
@@ -228,6 +245,7 @@ class Faults:
                 self._simulation.loop.note("fault", kind)
                 self.count += 1
                 group.create_task(harm())
+            on_last()
         for host in self._cluster.hosts:
             host.disk.faults = DiskFaults()
             host.disk.limit_bytes = None
@@ -239,7 +257,14 @@ class Faults:
         await asyncio.sleep(max(0.0, slow_until - self._simulation.now))
 
     async def _wait(self, mean_s: float) -> None:
-        await asyncio.sleep(self._rng.expovariate(1 / mean_s))
+        await asyncio.sleep(self._duration(mean_s))
+
+    def _duration(self, mean_s: float) -> float:
+        """A random time that is over soon after the last fault has begun."""
+        return min(self._rng.expovariate(1 / mean_s), self._left_s())
+
+    def _left_s(self) -> float:
+        return max(0.0, self._repaired_by - self._simulation.now)
 
     def _any_host(self) -> Host:
         return self._rng.choice(self._cluster.hosts)
@@ -439,6 +464,15 @@ class Faults:
             await self._wait(_DOWN_S)
             self._cluster.bring_up(host)
 
+    async def _impostor(self) -> None:
+        """Run a second process with the id of a broker, which has an empty disk."""
+        if not self._cluster.is_whole() or not self._cluster.start_impostor(self._any_host()):
+            return
+        # If the broker is away for longer than its session, the other one takes its place.
+        self._has_lost = True
+        await self._wait(_CUT_S)
+        self._cluster.stop_impostor()
+
     async def _restart(self) -> None:
         """Ask a broker to stop, and start it again."""
         host = self._any_host()
@@ -478,7 +512,7 @@ class Faults:
 
     async def _clog(self) -> None:
         source, target = self._rng.sample(self._cluster.hosts + self._clients, 2)
-        seconds = self._rng.expovariate(1 / _CLOG_S)
+        seconds = self._duration(_CLOG_S)
         self._network.clog(source, target, seconds)
         await asyncio.sleep(seconds)
 
@@ -492,7 +526,7 @@ class Faults:
         self._network.reset(self._any_host())
 
     async def _pause(self) -> None:
-        seconds = self._rng.expovariate(1 / _PAUSE_S)
+        seconds = self._duration(_PAUSE_S)
         self._any_host().pause(seconds)
         await asyncio.sleep(seconds)
 
@@ -501,7 +535,7 @@ class Faults:
         if self._is_busy:
             return
         self._is_busy = True
-        until = self._simulation.now + self._rng.uniform(0, 2 * _BUSY_S)
+        until = self._simulation.now + min(self._rng.uniform(0, 2 * _BUSY_S), self._left_s())
         async with asyncio.TaskGroup() as group:
             for host in self._cluster.hosts:
                 group.create_task(self._starve(host, until))
@@ -521,7 +555,7 @@ class Faults:
             await asyncio.sleep(seconds + self._rng.uniform(0.05, _STARVED_S))
 
     async def _suspend(self) -> None:
-        seconds = self._rng.expovariate(1 / _SUSPEND_S)
+        seconds = self._duration(_SUSPEND_S)
         self._any_host().suspend(seconds)
         await asyncio.sleep(seconds)
 

@@ -15,6 +15,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from headrace.clock import SystemClock
+
 # Modules that may ask for the time and for randomness; they get those of the host they run on.
 # A client makes its own clock and its own randomness, and a broker's are given to it.
 ALLOWED = ("logging", "headrace.client", "headrace.clock")
@@ -37,8 +39,8 @@ _AUDITED = frozenset(
 )
 
 
-class Surroundings(Protocol):
-    """What code on a host gets in place of the machine's clocks and entropy."""
+class HostEnvironment(Protocol):
+    """The virtual clocks and entropy for code on a simulated host."""
 
     rng: random.Random
 
@@ -47,7 +49,7 @@ class Surroundings(Protocol):
 
 
 class NondeterminismError(BaseException):
-    """Something real was used in a simulation; not an Exception, lest it be handled."""
+    """Use of a real resource in a simulation; not an Exception, lest it be handled."""
 
 
 class _Hook:
@@ -73,7 +75,7 @@ class Guard:
         self.violations: list[str] = []
         self._allowed = allowed
         self._modules: dict[str, bool] = {}
-        self._host: Callable[[], Surroundings]
+        self._host: Callable[[], HostEnvironment]
 
     def report(self, what: str, frame: Any) -> None:
         """Note a forbidden call and raise; it fails the run even if the program catches it."""
@@ -86,7 +88,7 @@ class Guard:
             raise NondeterminismError("; ".join(self.violations))
 
     @contextlib.contextmanager
-    def active(self, seed: int | str, host: Callable[[], Surroundings]) -> Iterator[None]:
+    def active(self, seed: int | str, host: Callable[[], HostEnvironment]) -> Iterator[None]:
         """Stand guard; `host` says where the calling code runs."""
         if not _Hook.installed:
             sys.addaudithook(_audit)
@@ -100,6 +102,9 @@ class Guard:
             setattr(module, name, self._replacement(f"{module.__name__}.{name}", virtual))
         saved.append((random.Random, "seed", random.Random.seed))
         random.Random.seed = self._seeding()  # type: ignore[method-assign]
+        for name, virtual in self._clock():
+            saved.append((SystemClock, name, getattr(SystemClock, name)))
+            setattr(SystemClock, name, virtual)
         _Hook.guard = self
         try:
             yield
@@ -143,6 +148,11 @@ class Guard:
         yield time, "sleep", None  # It raises an audit event only since Python 3.13,
         yield threading.Thread, "start", None  # and this one since 3.12.
         yield uuid, "_generate_time_safe", None  # uuid1 uses it.
+
+    def _clock(self) -> Iterator[tuple[str, Callable[[SystemClock], float]]]:
+        """The time of the clients' clock, which may read it."""
+        yield "now_ms", lambda _: int(self._host().wall() * 1e9) // 1_000_000
+        yield "monotonic", lambda _: self._host().monotonic()
 
     def _seeding(self) -> Callable[..., None]:
         """A replacement for Random.seed that does not fall back on entropy."""

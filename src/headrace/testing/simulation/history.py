@@ -1,4 +1,4 @@
-"""What clients did and saw in a run, in transactions too, and whether a sound cluster allows it."""
+"""The history of clients in a run, and checks that a sound cluster allows it."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -8,11 +8,11 @@ from headrace.types import TopicPartition
 
 
 class Violation(AssertionError):
-    """Something happened that must not, whatever fails."""
+    """A violation of an invariant that holds whatever fails."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRecord:
     """A record handed to a producer: the `number`th of its producer for that partition."""
 
     producer: str
@@ -24,7 +24,7 @@ class Sent:
 class History:
     """Every value is sent once, so a value says which record it is."""
 
-    sent: dict[bytes, Sent] = field(default_factory=dict)
+    sent: dict[bytes, SentRecord] = field(default_factory=dict)
     # Where the cluster said that it is.
     acknowledged: dict[bytes, int] = field(default_factory=dict)
     failed: dict[bytes, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class History:
         """Note that a record is sent; returns its value."""
         value = f"{producer}/{partition.partition}/{number}".encode()
         assert value not in self.sent, value
-        self.sent[value] = Sent(producer, partition, number)
+        self.sent[value] = SentRecord(producer, partition, number)
         return value
 
     def acknowledge(self, value: bytes, offset: int) -> None:
@@ -59,7 +59,7 @@ class History:
             )
 
     def unseen(self, producer: str) -> list[bytes]:
-        """What of a producer was acknowledged, and no consumer was given yet."""
+        """The acknowledged records of a producer that no consumer has read yet."""
         return [
             value
             for value, sent in self.sent.items()
@@ -127,7 +127,7 @@ _DOOMED = b"doomed/"
 
 
 @dataclass
-class Transaction:
+class RecordedTransaction:
     """The `number`th of its producer; `committed` is None as long as nobody was told its end."""
 
     producer: str
@@ -137,26 +137,26 @@ class Transaction:
 
 
 @dataclass
-class Ledger:
+class TransactionHistory:
     """Every value is written in one transaction, so a value says which one it is of."""
 
-    transactions: list[Transaction] = field(default_factory=list)
+    transactions: list[RecordedTransaction] = field(default_factory=list)
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
-    """What readers of committed records were given, at any time of the run."""
+    """The records that readers of committed records were given during the run."""
     seen_counts: Counter[str] = field(default_factory=Counter)
-    """How many records of each topic those are."""
+    """The number of these records, by topic."""
     _counts: dict[str, int] = field(default_factory=dict)
-    _owners: dict[bytes, tuple[Transaction, int]] = field(default_factory=dict)
+    _owners: dict[bytes, tuple[RecordedTransaction, int]] = field(default_factory=dict)
 
-    def begin(self, producer: str) -> Transaction:
+    def begin(self, producer: str) -> RecordedTransaction:
         """Note that a producer begins a transaction."""
         number = self._counts.get(producer, 0)
         self._counts[producer] = number + 1
-        transaction = Transaction(producer, number)
+        transaction = RecordedTransaction(producer, number)
         self.transactions.append(transaction)
         return transaction
 
-    def write(self, transaction: Transaction, partition: TopicPartition) -> bytes:
+    def write(self, transaction: RecordedTransaction, partition: TopicPartition) -> bytes:
         """Note that a record is sent; returns its value."""
         index = len(transaction.values)
         value = f"{transaction.producer}/{transaction.number}/{index}".encode()
@@ -198,16 +198,16 @@ class Ledger:
                 if value in found:
                     raise Violation(f"{value!r} is at {found[value]} and at {partition} {offset}")
                 found[value] = partition, offset
-        for one in self.transactions:
-            name = f"transaction {one.number} of {one.producer}"
-            there = [value for value in one.values if value in found]
-            if one.committed is False and there:
+        for transaction in self.transactions:
+            name = f"transaction {transaction.number} of {transaction.producer}"
+            there = [value for value in transaction.values if value in found]
+            if transaction.committed is False and there:
                 raise Violation(f"{name} was aborted, and {there} can be read")
-            if one.committed and len(there) < len(one.values):
-                lost = sorted(one.values.keys() - set(there))
+            if transaction.committed and len(there) < len(transaction.values):
+                lost = sorted(transaction.values.keys() - set(there))
                 raise Violation(f"{name} was committed, and {lost} cannot be read")
-            if there and len(there) < len(one.values):
-                raise Violation(f"{name} is there in part: {there} of {list(one.values)}")
+            if there and len(there) < len(transaction.values):
+                raise Violation(f"{name} is there in part: {there} of {list(transaction.values)}")
         check_seen(self.seen, logs)
 
     def _check_order(self, partition: TopicPartition, records: Mapping[int, bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from headrace.testing.simulation.guard import Guard
 from headrace.testing.simulation.loop import VirtualLoop
 from headrace.testing.simulation.machines import PROCESS, Machine, Process
-from headrace.testing.simulation.simulated_disk import Disk, DiskFaults, SimulatedFiles
+from headrace.testing.simulation.simulated_disk import DiskFaults, SimulatedDisk, SimulatedFiles
 from headrace.testing.simulation.simulated_network import LinkProfile
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Host(Machine):
         self.powered = False
         self.process: Process | None = None
         self.rng = Random(f"{seed}/{name}/0")
-        self.disk = Disk(Random(f"{seed}/{name}/disk"), loop.note, name)
+        self.disk = SimulatedDisk(Random(f"{seed}/{name}/disk"), loop.note, name)
         self.disk.lose_power = self.crash
         self.disk.wall = self.wall
         self.disk.take_time = self.take_time

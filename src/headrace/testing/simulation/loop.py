@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.tasks import bug_of
 from headrace.testing.simulation.machines import PROCESS, Machine, Process
-from headrace.testing.simulation.simulated_network import Network
+from headrace.testing.simulation.simulated_network import SimulatedNetwork
 
 
 class SimulatedFuture(asyncio.Future[Any]):
@@ -77,29 +77,27 @@ class Trace:
 
     def __init__(self, *, readable: bool = False) -> None:
         self.lines: list[str] | None = [] if readable else None
+        # What happened since the last look at the hash; the loop adds the steps of processes.
+        self.undigested = bytearray()
         self._digest = hashlib.blake2b(digest_size=16)
-        self._undigested = bytearray()
-
-    def step(self, now: float, process: int) -> None:
-        """A callback of a process runs."""
-        self._undigested += _EVENT.pack(now, process)
 
     def note(self, now: float, *fields: Any) -> None:
-        """Something else that happened; lines tell bytes by their checksum."""
+        """Trace another event; lines show bytes by their checksum."""
+        undigested = self.undigested
         try:
             # Version 0 depends on values alone; later ones on which objects are shared.
-            self._undigested += marshal.dumps(fields, 0)
+            undigested += marshal.dumps(fields, 0)
         except ValueError:
-            self._undigested += marshal.dumps([_text(field) for field in fields], 0)
+            undigested += marshal.dumps([_text(field) for field in fields], 0)
         if self.lines is not None:
             self.lines.append(f"{now:.9f} . {' '.join(map(_text, fields))}")
-        if len(self._undigested) > _UNDIGESTED_BYTES_MAX:
+        if len(undigested) > _UNDIGESTED_BYTES_MAX:
             self.hash()
 
     def hash(self) -> str:
         """The hash of all that happened up to now."""
-        self._digest.update(self._undigested)
-        self._undigested.clear()
+        self._digest.update(self.undigested)
+        self.undigested.clear()
         return self._digest.hexdigest()
 
 
@@ -128,24 +126,51 @@ class LimitExceeded(Exception):
 
 
 class _Handle(events.Handle):
-    """A callback to run soon, made without a look at the debug mode, which a run has not."""
+    """A callback to run soon, without what asyncio keeps for its debug mode."""
 
     __slots__ = ()
 
+    _repr: Any = None
+    _source_traceback: Any = None
     if TYPE_CHECKING:
-        _source_traceback: Any
+        _args: Any
         _callback: Any
         _context: Context
-        _loop: Any
-        _repr: Any
 
-    def __init__(self, callback: Any, args: Any, loop: Any, context: Context | None) -> None:
+    def __init__(self, callback: Any, args: Any, context: Context | None) -> None:
         self._context = copy_context() if context is None else context
-        self._loop = loop
         self._callback = callback
         self._args = args
         self._cancelled = False
-        self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+
+class _TimerHandle(events.TimerHandle):
+    """A callback to run later, made like `_Handle`."""
+
+    __slots__ = ()
+
+    _repr: Any = None
+    _source_traceback: Any = None
+    if TYPE_CHECKING:
+        _args: Any
+        _callback: Any
+        _context: Context
+        _when: float
+
+    def __init__(self, when: float, callback: Any, args: Any, context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
 
 
 def _process_of(handle: Any) -> Process | None:
@@ -194,12 +219,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._rng = Random(f"{seed}/schedule")
         # Processes that have ready handles and are not paused.
         self._active: list[Process] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[[], object]]] = []
+        self._timers: list[tuple[float, int, _TimerHandle | Callable[[], object]]] = []
         self._timer_numbers = itertools.count()
         self._process_numbers = itertools.count()
         self._graveyard: list[SimulatedTask] = []
         self.driver = self.new_process(Machine("driver", "10.0.0.1"))
-        self.network = Network(self, Random(f"{seed}/network"))
+        self.network = SimulatedNetwork(self, Random(f"{seed}/network"))
         self.network.add(self.driver.machine)
         self.set_exception_handler(VirtualLoop._record_error)  # type: ignore[arg-type]
 
@@ -212,7 +237,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         if self._closed:
             self._check_closed()
-        handle = _Handle(callback, args, self, context)
+        handle = _Handle(callback, args, context)
         process = handle._context.get(PROCESS, self.driver)
         if process.alive:  # A dead process never runs anything again.
             ready = process.ready
@@ -226,12 +251,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        self._check_closed()
-        handle = events.TimerHandle(when, callback, args, self, context)
+        if self._closed:
+            self._check_closed()
+        handle = _TimerHandle(when, callback, args, context)
         machine = PROCESS.get(self.driver).machine  # `when` is on the caller's clock.
         due = (when - machine.monotonic_offset) / machine.rate
         heapq.heappush(self._timers, (due, next(self._timer_numbers), handle))
         return handle
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def schedule(self, due: float, action: Callable[[], object]) -> None:
         """For the simulator itself: act at virtual time `due`, on no machine."""
@@ -246,14 +277,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _fire_timers(self) -> None:
         """Move due timers to the ready queues; when all is idle, jump to the next timer."""
-        timers = self._timers
+        timers, pop = self._timers, heapq.heappop
         while True:
-            while timers and (timers[0][0] <= self.now or _is_cancelled(timers[0][2])):
-                item = heapq.heappop(timers)[2]
-                if not isinstance(item, asyncio.TimerHandle):
+            while timers:
+                due, _, item = timers[0]
+                if not isinstance(item, _TimerHandle):
+                    if due > self.now:
+                        break
+                    pop(timers)
                     item()
-                elif not item.cancelled():
+                elif item._cancelled:
+                    pop(timers)
+                elif due <= self.now:
+                    pop(timers)
                     self._enqueue(item)
+                else:
+                    break
             if self._active:
                 return
             if not timers:
@@ -265,14 +304,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Run callbacks until stop()."""
-        rng, active, trace = self._rng.random, self._active, self.trace
+        rng, active, timers, trace = self._rng.random, self._active, self._timers, self.trace
+        undigested, pack, on_step, shuffle = (
+            trace.undigested,
+            _EVENT.pack,
+            self.on_step,
+            self._shuffle,
+        )
         while not self._stopping:
-            if not active or (self._timers and self._timers[0][0] <= self.now):
+            if not active or (timers and timers[0][0] <= self.now):
                 self._fire_timers()
             index = int(rng() * len(active)) if len(active) > 1 else 0
             process = active[index]
             ready = process.ready
-            if self._shuffle and len(ready) > 1:
+            if shuffle and len(ready) > 1:
                 self._swap_steps(ready)
             handle: Any = ready.popleft()
             if not ready:
@@ -280,20 +325,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 active.pop()
             if handle._cancelled:
                 continue
-            self.now += _STEP_S
+            now = self.now = self.now + _STEP_S
             self.events += 1
-            trace.step(self.now, process.index)
+            undigested += pack(now, process.index)
             if trace.lines is not None:
                 name = f"{process.machine.name}/{process.index}"
-                trace.lines.append(f"{self.now:.9f} {name} {described(handle)}")
+                trace.lines.append(f"{now:.9f} {name} {described(handle)}")
             try:
                 handle._context.run(handle._callback, *handle._args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 self._report(handle, error)
-            if self.on_step is not None:
-                self.on_step(process)
+            if on_step is not None:
+                on_step(process)
             if self.events > self.events_max:
                 raise LimitExceeded(f"seed {self.seed}: more than {self.events_max} events")
 
@@ -364,7 +409,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def postpone(self, process: Process, seconds: float) -> None:
         """Have the timers of a process fire later: its steady clock stood still."""
         for index, (due, number, item) in enumerate(self._timers):
-            if isinstance(item, asyncio.TimerHandle) and _process_of(item) is process:
+            if isinstance(item, _TimerHandle) and _process_of(item) is process:
                 self._timers[index] = (due + seconds, number, item)
         heapq.heapify(self._timers)
 
@@ -462,7 +507,3 @@ def _unwind(coro: Any) -> None:
             return
         with suppress(BaseException):
             coro.close()
-
-
-def _is_cancelled(item: asyncio.TimerHandle | Callable[[], object]) -> bool:
-    return isinstance(item, asyncio.TimerHandle) and item.cancelled()

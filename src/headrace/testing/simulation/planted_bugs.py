@@ -9,36 +9,38 @@ from typing import Any, NamedTuple, TypeAlias
 from unittest.mock import patch
 
 from headrace.broker.coordination.group_topics import GroupTopics
-from headrace.broker.coordination.runtime import Coordinators
+from headrace.broker.coordination.runtime import CoordinatorRuntime
+from headrace.broker.coordination.transaction_coordinator import TransactionCoordinator
 from headrace.broker.housekeeping import Housekeeping
-from headrace.broker.replication.isr_proposals import IsrKeeper
+from headrace.broker.replication.isr_proposals import IsrProposer
 from headrace.broker.replication.partition import Partition
-from headrace.broker.replication.replica_manager import Replicas
+from headrace.broker.replication.replica_manager import ReplicaManager
+from headrace.broker.scrubber import Scrubber
 from headrace.clock import Clock, SteadyClock
 from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.transactions.transaction_shard import TransactionShard
 from headrace.errors import ErrorCode
 from headrace.metadata.elections import Elections
 from headrace.protocol.messages.end_txn import EndTxnRequest
-from headrace.replication.follower import FetchSession
+from headrace.replication.follower import FollowerFetchSession
 from headrace.storage import metadata_recovery, metadata_scan, recovery
 from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.leader_epochs import EpochScan
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
 from headrace.storage.open_files import OpenFiles
-from headrace.storage.producer_state import Producers
-from headrace.storage.recovery import _Loader
+from headrace.storage.producer_state import ProducerStates
+from headrace.storage.recovery import _LogLoader
 from headrace.storage.segment import Segment
 from headrace.tasks import TaskScope
-from headrace.testing.simulation.run import Plan
+from headrace.testing.simulation.run import RunPlan
 from headrace.testing.simulation.simulated_disk import SimulatedFile, SimulatedFiles
 from headrace.types import ZERO_UUID, TopicPartition
 
 Function: TypeAlias = Callable[..., Any]
 
 
-class Change(NamedTuple):
+class PlantedChange(NamedTuple):
     """A function of a class or a module, and what makes the wrong one out of the right one."""
 
     owner: Any
@@ -47,11 +49,11 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedBug:
     """A bug, which may be in several places, and a run that finds it."""
 
-    plan: Plan
-    changes: Sequence[Change]
+    plan: RunPlan
+    changes: Sequence[PlantedChange]
 
 
 @contextmanager
@@ -74,7 +76,7 @@ def _ack_before_high_watermark(right: Function) -> Function:
 def _ignore_epoch(right: Function) -> Function:
     """A follower does not say of which epochs its last record and its leader are."""
 
-    def want(self: FetchSession, key: Any, topic: str, partition: Any) -> None:
+    def want(self: FollowerFetchSession, key: Any, topic: str, partition: Any) -> None:
         partition.last_fetched_epoch = partition.current_leader_epoch = -1
         right(self, key, topic, partition)
 
@@ -128,7 +130,7 @@ def _forget_decisions(right: Function) -> Function:
 
     def loaded(self: TransactionShard, now_ms: int) -> None:
         right(self, now_ms)
-        self.take_orders()
+        self.take_marker_orders()
 
     return loaded
 
@@ -146,10 +148,19 @@ def _ignore_topic_ids(right: Function) -> Function:
 def _write_time_of_start(right: Function) -> Function:
     """Coordinators write the time of day at their broker's start and how long ago that was."""
 
-    def init(self: Coordinators[Any], topic: str, clock: Clock, *others: Any) -> None:
+    def init(self: CoordinatorRuntime[Any], topic: str, clock: Clock, *others: Any) -> None:
         right(self, topic, SteadyClock(clock), *others)
 
     return init
+
+
+def _stock_on_request(right: Function) -> Function:
+    """A coordinator gets producer ids only when an InitProducerId request comes."""
+
+    async def give_later(self: TransactionCoordinator, driver: Any) -> None:
+        pass
+
+    return give_later
 
 
 def _fence_hasty_ends(right: Function) -> Function:
@@ -173,7 +184,7 @@ def _fence_hasty_ends(right: Function) -> Function:
 def _delete_log_of_unreadable_id(right: Function) -> Function:
     """A log whose id is not that of its topic is deleted, and an empty one takes its place."""
 
-    def own_log(self: Replicas, name: TopicPartition, *others: Any) -> None:
+    def own_log(self: ReplicaManager, name: TopicPartition, *others: Any) -> None:
         self._logs.delete(name, self._clock.now_ms())
 
     return own_log
@@ -198,7 +209,7 @@ def _flushed_no_metadata(right: Function) -> Function:
 
 
 def _all_is_torn(right: Function) -> Function:
-    """What is bad in a metadata log is the end of an interrupted write, whatever follows."""
+    """Damage in a metadata log is taken for a torn tail, whatever follows it."""
     return lambda *args, is_torn: right(*args, is_torn=True)
 
 
@@ -219,7 +230,7 @@ def _trust_damaged_index(right: Function) -> Function:
 def _cut_damage(right: Function) -> Function:
     """A log is cut at its first bad batch, flushed or not."""
 
-    def end_at(self: _Loader, *where: Any) -> None:
+    def end_at(self: _LogLoader, *where: Any) -> None:
         self._flushed, self._same_boot = 0, False
         right(self, *where)
 
@@ -238,10 +249,19 @@ def _forget_recovery_point(right: Function) -> Function:
     return open_log
 
 
+def _read_nothing_after_start(right: Function) -> Function:
+    """Scrubbing leaves the logs that a start has opened alone, for a week."""
+
+    async def read_none(self: Scrubber, directory: Any) -> bool:
+        return False
+
+    return read_none
+
+
 def _trust_missing_txnindex(right: Function) -> Function:
     """A segment without an index of aborted transactions has none."""
 
-    def compare_sizes(self: _Loader, noted: Any, following: int, *, clean: bool) -> None:
+    def compare_sizes(self: _LogLoader, noted: Any, following: int, *, clean: bool) -> None:
         right(self, noted, following, clean=clean)
         self._damaged_aborted.discard(noted.base_offset)
 
@@ -295,11 +315,11 @@ def _list_no_new_logs(right: Function) -> Function:
 def _fail_without_broker(right: Function) -> Function:
     """The task that keeps the in-sync replicas cannot bear a broker that is away."""
 
-    async def look_at_all(self: IsrKeeper) -> None:
+    async def mark_all_due(self: IsrProposer) -> None:
         await right(self)
         assert all(broker.is_active for broker in self._store.image.brokers.values())
 
-    return look_at_all
+    return mark_all_due
 
 
 def _ignore_failed_task(right: Function) -> Function:
@@ -313,26 +333,30 @@ def _ignore_failed_task(right: Function) -> Function:
     return ended
 
 
-_KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
-_SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20)
-_POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
-_TELLERS = Plan(
+_KILLS = RunPlan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
+_SPLITS = RunPlan(
+    kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20
+)
+_POWER_LOSSES = RunPlan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
+_TELLERS = RunPlan(
     kinds=("kill",), producers=1, tellers=2, mean_gap_s=0.3, pause_s=0.05, seconds=4, healed_s=20
 )
 _REPLAYS = replace(_TELLERS, kinds=("replay",), mean_gap_s=0.04)
+_LEAVERS = replace(_TELLERS, kinds=("slow",), tellers=1, seconds=1, epoch_max=4)
 _HASTY = replace(_TELLERS, kinds=("slow",), hasty=True)
 _RIVALS = replace(_TELLERS, kinds=("kill_client",), tellers=0, copiers=2, rivals=True)
 
-_RECREATED = Plan(kinds=("kill",), recreates=True, producers=1, seconds=2, healed_s=20)
+_RECREATED = RunPlan(kinds=("kill",), recreates=True, producers=1, seconds=2, healed_s=20)
 
 _WRONG_CLOCKS = replace(
     _RIVALS,
-    kinds=("wrong_clock", "kill"),
-    seconds=6,
+    # Copiers that begin anew ask for the offsets that they have committed.
+    kinds=("wrong_clock", "kill", "kill_client"),
+    seconds=10,
     settings={"offsets.retention.check.interval.ms": "200"},
 )
 
-_DAMAGE = Plan(
+_DAMAGE = RunPlan(
     kinds=("damage",),
     damage=True,
     durable=True,
@@ -351,6 +375,14 @@ _DAMAGED_SEGMENTS = replace(
     # A start after a clean stop reads what follows on the last entry of an index.
     settings={"log.index.interval.bytes": "1000000"},
 )
+_DAMAGED_CLOSED_SEGMENTS = replace(
+    _DAMAGE,
+    damage_kinds=("segment",),
+    partitions=1,
+    mean_gap_s=0.5,
+    seconds=6,
+    settings={"log.roll.ms": "400", "log.retention.ms": "-1"},
+)
 _DAMAGED_INDEXES = replace(
     _DAMAGE,
     damage_kinds=("offset index",),
@@ -359,82 +391,103 @@ _DAMAGED_INDEXES = replace(
 _DAMAGED_TXNINDEXES = replace(_DAMAGE, damage_kinds=("aborted transactions",), tellers=1)
 _BLACKOUTS = replace(_DAMAGE, kinds=("blackout",), durable=False)
 _DAMAGED_EPOCHS = replace(_DAMAGE, damage_kinds=("leader-epoch-checkpoint",))
-_AWAY = Plan(kinds=("kill",), producers=1, mean_gap_s=1.0, seconds=2, healed_s=20)
+_AWAY = RunPlan(kinds=("kill",), producers=1, mean_gap_s=1.0, seconds=2, healed_s=20)
 _UNUSED = replace(_AWAY, durable=True, mean_gap_s=0.5, unused_s=1.5)
 
 PLANTED = {
-    "ack-before-high-watermark": Planted(
-        _SPLITS, [Change(Partition, "committed", _ack_before_high_watermark)]
+    "ack-before-high-watermark": PlantedBug(
+        _SPLITS, [PlantedChange(Partition, "when_committed", _ack_before_high_watermark)]
     ),
-    "ignore-epoch": Planted(_SPLITS, [Change(FetchSession, "want", _ignore_epoch)]),
-    "ignore-topic-ids": Planted(_RECREATED, [Change(GroupTopics, "id_of", _ignore_topic_ids)]),
-    "fence-hasty-ends": Planted(_HASTY, [Change(TransactionShard, "handle", _fence_hasty_ends)]),
-    "forget-decisions": Planted(_TELLERS, [Change(TransactionShard, "loaded", _forget_decisions)]),
-    "keep-aborted-offsets": Planted(
-        _RIVALS, [Change(GroupShard, "end_transaction", _keep_aborted_offsets)]
+    "ignore-epoch": PlantedBug(
+        _SPLITS, [PlantedChange(FollowerFetchSession, "want", _ignore_epoch)]
     ),
-    "skip-fsync-of-metadata": Planted(
-        _POWER_LOSSES, [Change(SimulatedFile, "sync", _skip_fsync_of_metadata)]
+    "ignore-topic-ids": PlantedBug(
+        _RECREATED, [PlantedChange(GroupTopics, "id_of", _ignore_topic_ids)]
     ),
-    "skip-fsync-of-votes": Planted(
-        _POWER_LOSSES, [Change(SimulatedFile, "sync", _skip_fsync_of_votes)]
+    "fence-hasty-ends": PlantedBug(
+        _HASTY, [PlantedChange(TransactionShard, "handle", _fence_hasty_ends)]
     ),
-    "stable-is-high-watermark": Planted(
-        _TELLERS, [Change(Log, "last_stable_offset", _stable_is_high_watermark)]
+    "forget-decisions": PlantedBug(
+        _TELLERS, [PlantedChange(TransactionShard, "loaded", _forget_decisions)]
     ),
-    "take-any-marker": Planted(_REPLAYS, [Change(Producers, "check_marker", _take_any_marker)]),
-    "write-time-of-start": Planted(
-        _WRONG_CLOCKS, [Change(Coordinators, "__init__", _write_time_of_start)]
+    "keep-aborted-offsets": PlantedBug(
+        _RIVALS, [PlantedChange(GroupShard, "end_transaction", _keep_aborted_offsets)]
     ),
-    "truncate-by-high-watermark": Planted(
-        _KILLS, [Change(Partition, "follow", _truncate_by_high_watermark)]
+    "skip-fsync-of-metadata": PlantedBug(
+        _POWER_LOSSES, [PlantedChange(SimulatedFile, "sync", _skip_fsync_of_metadata)]
     ),
-    "believe-epoch-file": Planted(
+    "skip-fsync-of-votes": PlantedBug(
+        _POWER_LOSSES, [PlantedChange(SimulatedFile, "sync", _skip_fsync_of_votes)]
+    ),
+    "stable-is-high-watermark": PlantedBug(
+        _TELLERS, [PlantedChange(Log, "last_stable_offset", _stable_is_high_watermark)]
+    ),
+    "stock-producer-ids-on-request": PlantedBug(
+        _LEAVERS, [PlantedChange(TransactionCoordinator, "_supply_later", _stock_on_request)]
+    ),
+    "take-any-marker": PlantedBug(
+        _REPLAYS, [PlantedChange(ProducerStates, "check_marker", _take_any_marker)]
+    ),
+    "write-time-of-start": PlantedBug(
+        _WRONG_CLOCKS, [PlantedChange(CoordinatorRuntime, "__init__", _write_time_of_start)]
+    ),
+    "truncate-by-high-watermark": PlantedBug(
+        _KILLS, [PlantedChange(Partition, "follow", _truncate_by_high_watermark)]
+    ),
+    "believe-epoch-file": PlantedBug(
         _DAMAGED_EPOCHS,
         [
-            Change(EpochScan, "add", _believe_epoch_file),
-            Change(_Loader, "_epochs_fit", _any_epochs_fit),
+            PlantedChange(EpochScan, "add", _believe_epoch_file),
+            PlantedChange(_LogLoader, "_epochs_fit", _any_epochs_fit),
         ],
     ),
-    "cut-damage-below-recovery-point": Planted(
+    "cut-damage-below-recovery-point": PlantedBug(
         _DAMAGED_SEGMENTS,
         [
-            Change(_Loader, "_end_at", _cut_damage),
-            Change(LogManager, "open_log", _forget_recovery_point),
+            PlantedChange(_LogLoader, "_end_at", _cut_damage),
+            PlantedChange(LogManager, "open_log", _forget_recovery_point),
         ],
     ),
-    "delete-log-of-unreadable-id": Planted(
-        _DAMAGED_IDS, [Change(Replicas, "_own_log", _delete_log_of_unreadable_id)]
+    "delete-log-of-unreadable-id": PlantedBug(
+        _DAMAGED_IDS,
+        [PlantedChange(ReplicaManager, "_check_ownership", _delete_log_of_unreadable_id)],
     ),
-    "ignore-failed-task": Planted(
+    "ignore-failed-task": PlantedBug(
         _AWAY,
         [
-            Change(IsrKeeper, "_look_at_all", _fail_without_broker),
-            Change(TaskScope, "_ended", _ignore_failed_task),
+            PlantedChange(IsrProposer, "_mark_all_due", _fail_without_broker),
+            PlantedChange(TaskScope, "_ended", _ignore_failed_task),
         ],
     ),
-    "last-in-sync-leads": Planted(
-        _BLACKOUTS, [Change(Elections, "departures", _last_in_sync_leads)]
+    "last-in-sync-leads": PlantedBug(
+        _BLACKOUTS, [PlantedChange(Elections, "remove_from_isrs", _last_in_sync_leads)]
     ),
-    "skip-fsync-of-log-names": Planted(
+    "scrub-nothing-after-start": PlantedBug(
+        _DAMAGED_CLOSED_SEGMENTS,
+        [
+            PlantedChange(Scrubber, "read_tail", _read_nothing_after_start),
+            PlantedChange(Scrubber, "scrub_next", _read_nothing_after_start),
+        ],
+    ),
+    "skip-fsync-of-log-names": PlantedBug(
         _UNUSED,
         [
-            Change(recovery, "load", _forget_unsynced_names),
-            Change(Housekeeping, "checkpoint_new_logs", _list_no_new_logs),
+            PlantedChange(recovery, "load", _forget_unsynced_names),
+            PlantedChange(Housekeeping, "checkpoint_new_logs", _list_no_new_logs),
         ],
     ),
-    "take-metadata-damage-for-torn-tail": Planted(
+    "take-metadata-damage-for-torn-tail": PlantedBug(
         _DAMAGED_METADATA,
         [
-            Change(metadata_recovery, "scan_metadata_log", _flushed_nothing),
-            Change(recovery, "load", _flushed_no_metadata),
-            Change(metadata_scan, "_stop_at", _all_is_torn),
+            PlantedChange(metadata_recovery, "scan_metadata_log", _flushed_nothing),
+            PlantedChange(recovery, "load", _flushed_no_metadata),
+            PlantedChange(metadata_scan, "_stop_at", _all_is_torn),
         ],
     ),
-    "trust-damaged-index": Planted(
-        _DAMAGED_INDEXES, [Change(Segment, "_walk_from", _trust_damaged_index)]
+    "trust-damaged-index": PlantedBug(
+        _DAMAGED_INDEXES, [PlantedChange(Segment, "_walk_from", _trust_damaged_index)]
     ),
-    "trust-missing-txnindex": Planted(
-        _DAMAGED_TXNINDEXES, [Change(_Loader, "_compare_sizes", _trust_missing_txnindex)]
+    "trust-missing-txnindex": PlantedBug(
+        _DAMAGED_TXNINDEXES, [PlantedChange(_LogLoader, "_compare_sizes", _trust_missing_txnindex)]
     ),
 }

@@ -15,7 +15,7 @@ from headrace.client.admin.topics import NewTopic
 from headrace.errors import HeadraceError
 from headrace.storage.data_directory import DELETE_SUFFIX, parse_log_name
 from headrace.storage.segment import LOG_SUFFIX
-from headrace.testing.simulation.copies import Copies, Unit
+from headrace.testing.simulation.copies import CommittedUnit, Copies
 from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.hosts import Host, Simulation
@@ -24,15 +24,25 @@ from headrace.testing.simulation.invariants import (
     check_durable,
     check_images_equal,
     check_log_files,
+    check_log_starts,
     check_lookups,
     check_replicas_equal,
 )
 from headrace.testing.simulation.loop import Deadlock, LimitExceeded
 from headrace.testing.simulation.recreated_topics import RecreatedTopics
 from headrace.testing.simulation.simulated_cluster import DATA, SimulatedCluster
-from headrace.testing.simulation.transactional_workload import Transactions
+from headrace.testing.simulation.transactional_workload import TransactionalWorkload, epochs_up_to
 from headrace.testing.simulation.workload import Workload
 from headrace.types import TopicPartition
+
+# Of a file that is made again nothing is lost.
+_LOSS = re.compile(r"\b(lost|missing|damaged?)\b")
+
+
+def reports_loss(line: str, partition: str) -> bool:
+    """Whether a line of a broker's log says that records of a partition are lost or damaged."""
+    named = re.search(rf"(?<![\w.-]){re.escape(partition)}(?![\w-])", line)
+    return named is not None and _LOSS.search(line) is not None
 
 
 class LogLines(logging.Handler):
@@ -45,10 +55,9 @@ class LogLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
 
-    def mention(self, thing: str) -> bool:
-        """Whether a line has the name of a thing."""
-        pattern = re.compile(rf"(?<![\w.-]){re.escape(thing)}(?![\w-])")
-        return any(pattern.search(line) for line in self.lines)
+    def report_loss(self, partition: str) -> bool:
+        """Whether a line says that records of a partition are lost."""
+        return any(reports_loss(line, partition) for line in self.lines)
 
     @contextmanager
     def caught(self) -> Iterator[None]:
@@ -73,14 +82,16 @@ _HARMLESS_TO_PRODUCERS = frozenset(("slow", "reset", "clog"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a run is made of; `of_seed` draws one."""
+class RunPlan:
+    """The plan of a run; `of_seed` draws one."""
 
     brokers: int = 3
     partitions: int = 2
     producers: int = 2
     seconds: float = 12.0
+    # The mean pause between bursts of records, and if not the same, between transactions.
     pause_s: float = 0.05
+    transaction_pause_s: float | None = None
     # Clients that work in transactions; rivals are two hosts under one transactional id.
     tellers: int = 0
     copiers: int = 0
@@ -88,6 +99,8 @@ class Plan:
     # Tellers abort a transaction right after each commit.
     hasty: bool = False
     transaction_version: int = 2
+    # The epoch at which a producer id is used up; None if it is 32767.
+    epoch_max: int | None = None
     mean_gap_s: float = 0.7
     # Flush before acknowledging; power may then be lost anywhere and at any time.
     durable: bool = False
@@ -108,7 +121,7 @@ class Plan:
     old_timestamps: bool = False
 
     @classmethod
-    def of_damage(cls, seed: int | str) -> "Plan":
+    def of_damage(cls, seed: int | str) -> "RunPlan":
         """A plan in which disks lose and damage what they have.
 
         Where not all is flushed before it is acknowledged, records may truly be lost; what that
@@ -126,20 +139,22 @@ class Plan:
             settings={
                 **(plan.settings or {}),
                 "log.retention.ms": "-1",
-                # Damage that no start looks for is found in time for the end.
-                "log.scrub.interval.ms": "1000",
             },
         )
         return plan if plan.durable else replace(plan, tellers=0, copiers=0, recreates=False)
 
     @classmethod
-    def of_seed(cls, seed: int | str) -> "Plan":
+    def of_seed(cls, seed: int | str) -> "RunPlan":
         rng = Random(f"{seed}/plan")
+        partitions, producers = rng.randint(1, 3), rng.randint(1, 2)
+        seconds, pause_s = rng.uniform(6, 14), 10 ** rng.uniform(-1.7, -0.4)
         return cls(
-            partitions=rng.randint(1, 3),
-            producers=rng.randint(1, 2),
-            seconds=rng.uniform(6, 14),
-            pause_s=10 ** rng.uniform(-2.5, -0.7),
+            partitions=partitions,
+            producers=producers,
+            seconds=seconds,
+            pause_s=pause_s,
+            # A transaction takes the brokers as much work as dozens of records.
+            transaction_pause_s=min(3 * pause_s, 0.4),
             mean_gap_s=rng.uniform(0.3, 1.5),
             durable=rng.random() < 0.3,
             tellers=rng.choice((0, 1, 2)),
@@ -147,6 +162,7 @@ class Plan:
             rivals=rng.random() < 0.3,
             transaction_version=rng.choice((1, 2, 2)),
             hasty=Random(f"{seed}/haste").random() < 0.5,
+            epoch_max=Random(f"{seed}/epochs").choice((None, None, 4)),
             settings={
                 "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
                 "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
@@ -164,8 +180,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a run; `problem` is empty if all was well."""
+class RunOutcome:
+    """The result of a run; `problem` is empty if all was well."""
 
     seed: int | str
     problem: str
@@ -183,11 +199,13 @@ class Outcome:
     lost: int = 0
 
 
-class Run:
+class SimulationRun:
     """A simulation of one plan."""
 
-    def __init__(self, seed: int | str, plan: Plan | None = None, *, trace: bool = False) -> None:
-        self.plan = plan or Plan.of_seed(seed)
+    def __init__(
+        self, seed: int | str, plan: RunPlan | None = None, *, trace: bool = False
+    ) -> None:
+        self.plan = plan or RunPlan.of_seed(seed)
         self.simulation = Simulation(seed, trace=trace)
         self.history = History()
         self.cluster = SimulatedCluster(
@@ -213,16 +231,17 @@ class Run:
         ]
         self.clients = list(self.producers)
         self.clients.append(self.simulation.host("c1", self.workload.consume))
-        self.transactions = Transactions(
+        self.transactions = TransactionalWorkload(
             self.cluster,
             TOPIC,
             self.plan.partitions,
-            self.plan.pause_s,
+            self.plan.transaction_pause_s or self.plan.pause_s,
             tellers=self.plan.tellers,
             copiers=self.plan.copiers,
             rivals=self.plan.rivals,
             hasty=self.plan.hasty,
             version_max=self.plan.transaction_version,
+            epoch_max=self.plan.epoch_max,
             done_s=self.plan.healed_s,
         )
         self.clients += self.transactions.hosts
@@ -246,19 +265,23 @@ class Run:
         is_harmless = set(self.faults.kinds) <= _HARMLESS_TO_PRODUCERS
         self.transactions.is_fencing_wrong = is_harmless and not self.plan.rivals
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """Run it to its end."""
         simulation, loop = self.simulation, self.simulation.loop
         problem = ""
         began = time.process_time()
         try:
-            with self.invariants.watching(), self.log_lines.caught():
+            with (
+                self.invariants.watching(),
+                self.log_lines.caught(),
+                epochs_up_to(self.plan.epoch_max),
+            ):
                 simulation.run(self._drive(), time_max=_RUN_S_MAX)
         except (Violation, ExceptionGroup, HeadraceError, Deadlock, LimitExceeded) as error:
             problem = f"{type(error).__name__}: {error}"
         if loop.errors:
             problem = "; ".join([problem, *loop.errors[:3]]) if problem else loop.errors[0]
-        return Outcome(
+        return RunOutcome(
             seed=simulation.seed,
             problem=problem,
             trace_hash=loop.trace.hash(),
@@ -295,10 +318,8 @@ class Run:
             self.simulation.loop.schedule(used_from, self._start_clients)
         else:
             self._start_clients()
-        await self.faults.run(self.plan.seconds)
-        self.workload.calm_down()
+        await self.faults.run(self.plan.seconds, self._slow_down)
         self.transactions.clients.calm_down()
-        self.recreated.calm_down()
         healed_s = self.plan.healed_s
         if not await cluster.whole(healed_s):
             raise Violation(f"not whole {healed_s:.0f} s after healing: {cluster.missing()}")
@@ -317,15 +338,15 @@ class Run:
         if self.copies is not None:
             self._check_reports()
 
-    def _lost(self) -> Mapping[TopicPartition, Sequence[Unit]]:
-        """What faults took from all disks; of internal topics compaction took some away."""
+    def _lost(self) -> Mapping[TopicPartition, Sequence[CommittedUnit]]:
+        """The records that faults took from all disks, internal topics aside."""
         lost = {} if self.copies is None else self.copies.lost()
         return {name: units for name, units in lost.items() if not name.topic.startswith("__")}
 
     def _check_reports(self) -> None:
-        """Where records were lost, a broker has said so."""
+        """Check that a broker has reported every loss of records."""
         for partition, units in self._lost().items():
-            if not self.log_lines.mention(str(partition)):
+            if not self.log_lines.report_loss(str(partition)):
                 first = min(units)
                 raise Violation(
                     f"{partition} has lost {len(units)} batches from offset {first.offset} on, and"
@@ -343,6 +364,12 @@ class Run:
             if client.process is None:
                 client.start()
 
+    def _slow_down(self) -> None:
+        """Have clients do little: no more faults begin, and those that there are are watched."""
+        self.workload.calm_down()
+        self.transactions.clients.slow_down()
+        self.recreated.calm_down()
+
     async def _group_reads(self, producer: str) -> None:
         """Wait until the group was given what a producer sent."""
         until = self.simulation.now + _SETTLED_S
@@ -355,7 +382,7 @@ class Run:
         until = self.simulation.now + _SETTLED_S
         while any(client.process is not None for client in clients):
             if self.simulation.now > until:
-                running = [one.name for one in clients if one.process is not None]
+                running = [client.name for client in clients if client.process is not None]
                 raise Violation(f"clients do not end: {running}")
             await asyncio.sleep(0.1)
 
@@ -374,6 +401,8 @@ class Run:
 
     def _unsettled(self) -> str | None:
         problem = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
+        if (self.plan.settings or {}).get("log.retention.ms") == "-1":
+            problem = problem or check_log_starts(self.cluster)
         # After a failed flush the kernel takes pages for flushed that never were.
         if self.plan.durable and "failing_disk" not in self.faults.kinds:
             problem = problem or check_durable(self.cluster)

@@ -8,33 +8,43 @@ from contextlib import contextmanager
 from functools import partial
 
 from headrace.testing.simulation.planted_bugs import PLANTED, planted
-from headrace.testing.simulation.run import Outcome, Plan, Run
+from headrace.testing.simulation.run import RunOutcome, RunPlan, SimulationRun
 
 # A worker is replaced after so many seeds, so that whatever a run leaves behind goes with it.
-_SEEDS_PER_WORKER = 20
+_SEEDS_PER_WORKER = 100
 
 
-def simulate(seed: int, bug: str = "", *, damage: bool = False, trace: bool = False) -> Outcome:
+def simulate(seed: int, bug: str = "", *, damage: bool = False, trace: bool = False) -> RunOutcome:
     """Run one seed, perhaps with damage to disks, perhaps with a bug planted."""
-    plan = PLANTED[bug].plan if bug else Plan.of_damage(seed) if damage else None
+    plan = PLANTED[bug].plan if bug else RunPlan.of_damage(seed) if damage else None
     with planted(bug):
-        outcome = Run(seed, plan, trace=trace).outcome()
+        outcome = SimulationRun(seed, plan, trace=trace).outcome()
     # The run was referenced while its own garbage was collected, and is garbage only now.
     gc.collect()
     return outcome
 
 
+def _begin_worker() -> None:
+    """Log nothing, and look through nothing after each run that was there before the first."""
+    logging.disable()
+    gc.freeze()
+
+
 @contextmanager
 def outcomes(
     seeds: Sequence[int], *, bug: str, damage: bool, trace: bool, jobs: int
-) -> Iterator[Iterator[Outcome]]:
+) -> Iterator[Iterator[RunOutcome]]:
     """The outcomes of seeds in their order; `jobs` of them run at a time, one here."""
     work = partial(simulate, bug=bug, damage=damage, trace=trace)
     if min(jobs, len(seeds)) <= 1:
-        yield map(work, seeds)
+        gc.freeze()
+        try:
+            yield map(work, seeds)
+        finally:
+            gc.unfreeze()
         return
     # Not forked from here: a pool has threads of its own.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    with context.Pool(jobs, logging.disable, maxtasksperchild=_SEEDS_PER_WORKER) as pool:
+    with context.Pool(jobs, _begin_worker, maxtasksperchild=_SEEDS_PER_WORKER) as pool:
         yield pool.imap(work, seeds)

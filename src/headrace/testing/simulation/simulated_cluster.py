@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Iterator, Mapping
 
-from headrace.broker.app import Broker
+from headrace.broker.app import BrokerServer
 from headrace.broker.node import Node
 from headrace.config import BrokerConfig, broker_config
 from headrace.errors import HeadraceError
@@ -36,8 +36,11 @@ class SimulatedCluster:
         # Why brokers stopped by themselves.
         self.fatal: list[str] = []
         self._settings = dict(settings or {})
-        self._running: dict[Process, Broker] = {}
+        self._running: dict[Process, BrokerServer] = {}
         self._held_down: set[str] = set()
+        # A machine on which a second process with the id of a broker may be started by mistake.
+        self._impostor = simulation.host("impostor", self._serve)
+        self._impersonated = self.hosts[0]
 
     @property
     def bootstrap_servers(self) -> str:
@@ -71,6 +74,20 @@ class SimulatedCluster:
         if host.process is None:
             host.start()
 
+    def start_impostor(self, host: Host) -> bool:
+        """Start another process with the id of a broker and an empty disk, if none runs yet."""
+        if self._impostor.process is not None:
+            return False
+        self._impersonated = host
+        self._held_down.add(self._impostor.name)
+        self._impostor.start()
+        return True
+
+    def stop_impostor(self) -> None:
+        """Kill it, and take its disk away."""
+        self._impostor.crash(power_loss=False)
+        self._impostor.disk.wipe()
+
     def image(self) -> Image | None:
         """The metadata as the active controller has applied it, if there is one."""
         for _, node in self.nodes():
@@ -83,7 +100,7 @@ class SimulatedCluster:
         return not self.missing()
 
     def missing(self) -> str:
-        """What keeps the cluster from being whole, if anything does."""
+        """The reason why the cluster is not whole, if it is not."""
         down = [host.name for host in self.hosts if self.node_of(host) is None]
         if down:
             return f"{', '.join(down)} down"
@@ -116,13 +133,18 @@ class SimulatedCluster:
         return True
 
     def config_of(self, host: Host) -> BrokerConfig:
+        is_impostor = host is self._impostor
+        node = self._impersonated if is_impostor else host
+        # The impostor is no voter: nothing saves a quorum in which two vote under one id.
         voters = ",".join(
-            f"{number}@{one.name}:{PORT}" for number, one in enumerate(self.hosts, start=1)
+            f"{number}@{voter.name}:{PORT}"
+            for number, voter in enumerate(self.hosts, start=1)
+            if not is_impostor or voter is not node
         )
         return broker_config(
             {
-                "node.id": host.name.removeprefix("b"),
-                "process.roles": "broker,controller",
+                "node.id": node.name.removeprefix("b"),
+                "process.roles": "broker" if is_impostor else "broker,controller",
                 "controller.quorum.voters": voters,
                 "listeners": f"PLAINTEXT://{host.name}:{PORT}",
                 "log.dirs": DATA,
@@ -132,8 +154,6 @@ class SimulatedCluster:
                 "offsets.topic.replication.factor": str(len(self.hosts)),
                 "transaction.state.log.num.partitions": "2",
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-                # Runs are too short to close segments that would be read again.
-                "log.scrub.interval.ms": "-1",
                 "transaction.state.log.replication.factor": str(len(self.hosts)),
             }
             | self._settings
@@ -154,7 +174,7 @@ class SimulatedCluster:
 
         boots = host.boots
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-        broker = Broker(
+        broker = BrokerServer(
             self.config_of(host), files=host.files, clock=host, rng=host.rng, on_fatal=on_fatal
         )
         assert host.process is not None

@@ -8,7 +8,7 @@ from random import Random
 from typing import TypeAlias
 
 from headrace.errors import StorageError
-from headrace.storage.files import Block, File, Files, Lock, storage_error
+from headrace.storage.files import Block, DirectoryLock, File, Files, storage_error
 from headrace.types import Buffer
 
 # A disk in memory that loses what a real one loses: what was not flushed when the power went.
@@ -28,7 +28,7 @@ class HostCrashed(BaseException):
 
 @dataclass
 class DiskFaults:
-    """How likely what goes wrong is, for each operation."""
+    """The probabilities of disk faults, for each operation."""
 
     read_error: float = 0.0
     write_error: float = 0.0
@@ -93,7 +93,7 @@ Node: TypeAlias = FileNode | DirectoryNode
 Change: TypeAlias = tuple[tuple[DirectoryNode, str, Node | None], ...]
 
 
-class Disk:
+class SimulatedDisk:
     """One machine's disk. Paths are absolute."""
 
     def __init__(self, rng: Random, note: Callable[..., None], owner: str) -> None:
@@ -147,7 +147,7 @@ class Disk:
         self.on_harm()
 
     def used_bytes(self) -> int:
-        """What all files hold."""
+        """The total size of all files."""
         return sum(len(node.cache) for _, node in self.files("/"))
 
     def files(self, path: str) -> list[tuple[str, FileNode]]:
@@ -159,7 +159,7 @@ class Disk:
         return found
 
     def durable_files(self, path: str) -> dict[str, bytes]:
-        """What a loss of power would leave for sure of the files below a directory, by path."""
+        """The content that surely survives a loss of power below a directory, by path."""
         node = self._find_durable(path)
         found: dict[str, bytes] = {}
         if isinstance(node, DirectoryNode):
@@ -210,12 +210,13 @@ class Disk:
     def begin(self, risk: float, number: int, what: str, path: str, *details: object) -> None:
         """Before every change: trace it; perhaps lose the power, perhaps fail."""
         self._note("disk", self._owner, what, path, *details)
-        if self.chance(self.faults.stall):
+        faults = self.faults
+        if faults.stall and self.chance(faults.stall):
             self.take_time(self.rng.uniform(0, _STALL_S))
-        if self.chance(self.faults.power_loss):
+        if faults.power_loss and self.chance(faults.power_loss):
             self.lose_power()
             raise HostCrashed(self._owner)
-        if self.chance(risk):
+        if risk and self.chance(risk):
             raise OSError(number, errno.errorcode[number])
 
     # -- names
@@ -318,7 +319,7 @@ class SimulatedFile(File):
 
     __slots__ = ("_disk", "_generation", "_node")
 
-    def __init__(self, path: str, disk: Disk, node: FileNode) -> None:
+    def __init__(self, path: str, disk: SimulatedDisk, node: FileNode) -> None:
         super().__init__(path, -1)
         self._disk = disk
         self._node = node
@@ -332,12 +333,15 @@ class SimulatedFile(File):
         return len(self._node.cache)
 
     def read_at(self, position: int, size: int) -> bytes:
-        self._check()
+        disk = self._disk
+        if self._generation != disk.generation:
+            raise HostCrashed(self.path)
         if position < 0:
             raise _error("read", self.path, errno.EINVAL)
-        if self._disk.chance(self._disk.faults.read_error):
+        if disk.faults.read_error and disk.chance(disk.faults.read_error):
             raise _error("read", self.path, errno.EIO)
-        return bytes(self._node.cache[position : position + size])
+        with memoryview(self._node.cache) as cache:
+            return bytes(cache[position : position + size])
 
     def read_into(self, position: int, memory: memoryview) -> int:
         data = self.read_at(position, len(memory))
@@ -348,7 +352,7 @@ class SimulatedFile(File):
         data = self.read_at(position, size)
         return Block(data) if len(data) == size else None
 
-    def read_unkept(self, position: int, size: int) -> Buffer:
+    def read_without_caching(self, position: int, size: int) -> Buffer:
         return self.read_at(position, size)
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -393,12 +397,12 @@ class SimulatedFile(File):
             raise HostCrashed(self.path)
 
 
-class SimulatedLock(Lock):
+class SimulatedLock(DirectoryLock):
     """A lock on a directory; a crash releases it."""
 
     __slots__ = ("_disk", "_path")
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
         super().__init__(-1)
         self._disk = disk
         self._path = path
@@ -410,7 +414,7 @@ class SimulatedLock(Lock):
 class SimulatedFiles(Files):
     """A machine's disk as one of its processes sees it, until that process dies."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
         self._generation = disk.generation
 
@@ -512,7 +516,7 @@ class SimulatedFiles(Files):
         file = self.open(path)
         return file.read_at(0, file.size())
 
-    def lock(self, path: str) -> Lock | None:
+    def lock(self, path: str) -> DirectoryLock | None:
         self.open(path, create=True)
         if path in self._disk.locked:
             return None

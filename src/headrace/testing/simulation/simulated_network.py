@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 # never overtake each other, but writes are split and merged at random.
 
 
-class Mark(enum.Enum):
-    """What travels besides data: the end of a stream, and that a connection is gone."""
+class StreamSignal(enum.Enum):
+    """Signals that travel besides data: the end of a stream, and the loss of a connection."""
 
     FIN = enum.auto()
     RST = enum.auto()
 
 
-Segment: TypeAlias = bytes | Mark
+Segment: TypeAlias = bytes | StreamSignal
 
 # As asyncio's own transports read.
 _READ_BYTES_MAX = 256 * 1024
@@ -46,7 +46,7 @@ def os_error(number: int) -> OSError:
 
 
 class SimulatedSocket:
-    """What a transport says of its socket: addresses. Of its options only keepalive counts."""
+    """The socket of a transport: its addresses. Of its options only keepalive counts."""
 
     family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
 
@@ -78,7 +78,12 @@ class SimulatedTransport(asyncio.Transport):
     server: "SimulatedServer | None" = None
 
     def __init__(
-        self, net: "Network", process: Process, address: tuple[str, int], *, dials: bool = False
+        self,
+        net: "SimulatedNetwork",
+        process: Process,
+        address: tuple[str, int],
+        *,
+        dials: bool = False,
     ) -> None:
         super().__init__()
         self.net = net
@@ -154,13 +159,20 @@ class SimulatedTransport(asyncio.Transport):
             return
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
-        if Mark.RST in self._inbox:  # A send finds out, even while nobody reads.
+        if StreamSignal.RST in self._inbox:  # A send finds out, even while nobody reads.
             self.fail(os_error(errno.EPIPE if self._fin_arrived else errno.ECONNRESET))
             return
+        data = bytes(data)
         if self._dials and self.net.on_write is not None:
-            self.net.on_write(self, bytes(data))
-        self._out += data
-        self._pump()
+            self.net.on_write(self, data)
+        if not self._out and len(data) <= self._credit:
+            size = self._segment_size(len(data))
+            self._credit -= size
+            self._launch(data[:size])
+            data = data[size:]
+        if data:
+            self._out += data
+            self._pump()
         if len(self._out) > self._high and not self._writing_paused:
             self._writing_paused = True
             self._protocol.pause_writing()
@@ -188,35 +200,43 @@ class SimulatedTransport(asyncio.Transport):
         """
         if not self._dead:
             if any(isinstance(segment, bytes) for segment in self._inbox):
-                self._launch(Mark.RST)
+                self._launch(StreamSignal.RST)
             elif not self._fin_sent:
-                self._launch(Mark.FIN)
+                self._launch(StreamSignal.FIN)
             self.fail(error)
 
     # -- sending
 
     def _pump(self) -> None:
         """Put on the wire what the window admits."""
-        rng = self.net.rng
-        while self._out and self._credit:
-            size = min(len(self._out), self._credit)
-            if size > 1 and rng.random() < self.net.split_chance:
-                size = rng.randint(1, size)
+        out = self._out
+        while out and self._credit:
+            size = self._segment_size(min(len(out), self._credit))
             self._credit -= size
-            self._launch(bytes(self._out[:size]))
-            del self._out[:size]
+            self._launch(bytes(out[:size]))
+            del out[:size]
         if self._closing and not self._out:
             self.abort()
         elif self._eof and not self._out and not self._fin_sent:
             self._fin_sent = True
-            self._launch(Mark.FIN)
+            self._launch(StreamSignal.FIN)
+
+    def _segment_size(self, size: int) -> int:
+        """The number of bytes that go in one segment: all of them, or a random part."""
+        rng = self.net.rng
+        if size > 1 and rng.random() < self.net.split_chance:
+            return rng.randint(1, size)
+        return size
 
     def _launch(self, segment: Segment) -> None:
-        net, link = self.net, (self.machine, self.peer.machine)
+        net, source, target = self.net, self.machine, self.peer.machine
         self._wire_free = max(self._wire_free, net.loop.now)
         if isinstance(segment, bytes):
-            self._wire_free += len(segment) / net.profiles.get(link, net.profile).bandwidth
-        arrival = self._wire_free + net.delay(*link)
+            profile = (
+                net.profiles.get((source, target), net.profile) if net.profiles else net.profile
+            )
+            self._wire_free += len(segment) / profile.bandwidth
+        arrival = self._wire_free + net.delay(source, target)
         if self._flight:
             arrival = max(arrival, self._flight[-1][0])  # Never overtake.
         else:
@@ -277,11 +297,11 @@ class SimulatedTransport(asyncio.Transport):
         self.net.loop.note("rx", self.name, segment)
         if self._dead:
             if isinstance(segment, bytes):
-                self._launch(Mark.RST)
+                self._launch(StreamSignal.RST)
             return
         self._inbox.append(segment)
-        self._fin_arrived |= segment is Mark.FIN
-        if segment is Mark.RST and self._out:
+        self._fin_arrived |= segment is StreamSignal.FIN
+        if segment is StreamSignal.RST and self._out:
             self.fail(os_error(errno.ECONNRESET))
         self._wake_reader()
 
@@ -295,9 +315,9 @@ class SimulatedTransport(asyncio.Transport):
         if not self._reading:
             return
         try:
-            if self._inbox[0] is Mark.RST:
+            if self._inbox[0] is StreamSignal.RST:
                 self.fail(os_error(errno.ECONNRESET))
-            elif self._inbox[0] is Mark.FIN:
+            elif self._inbox[0] is StreamSignal.FIN:
                 self._inbox.popleft()
                 self._at_eof, self._reading = True, False
                 if not self._protocol.eof_received():
@@ -325,7 +345,8 @@ class SimulatedTransport(asyncio.Transport):
 
     def _take(self, limit: int) -> bytes:
         """Read up to `limit` bytes, and so open the window of the peer."""
-        parts, size = [], 0
+        parts: list[bytes] = []
+        size = 0
         while size < limit and self._inbox and isinstance(first := self._inbox[0], bytes):
             parts.append(first[self._taken : self._taken + limit - size])
             size += len(parts[-1])
@@ -376,7 +397,7 @@ class SimulatedTransport(asyncio.Transport):
 class SimulatedServer(asyncio.AbstractServer):
     """A bound address; it accepts connections once it is open."""
 
-    def __init__(self, net: "Network", process: Process, factory: Any, port: int) -> None:
+    def __init__(self, net: "SimulatedNetwork", process: Process, factory: Any, port: int) -> None:
         self.net = net
         self.process = process
         self.key = (process.machine, port)
@@ -465,7 +486,7 @@ _HERE = (None, "", "0.0.0.0", "::", "localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class LinkProfile:
-    """How one direction between two machines behaves."""
+    """The behaviour of one direction between two machines."""
 
     base_s: float = 0.0002
     jitter_s: float = 0.0005  # The mean of an exponential.
@@ -474,7 +495,7 @@ class LinkProfile:
     bandwidth: float = 100e6  # Bytes per second, for each connection.
 
 
-class Network:
+class SimulatedNetwork:
     """Machines, listeners and connections.
 
     Packets that a cut swallows are sent again, as TCP does: a connection stalls until the cut is
@@ -518,7 +539,7 @@ class Network:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address)]
 
     def delay(self, source: Machine, target: Machine) -> float:
-        """How long a packet that leaves now is under way."""
+        """The delay of a packet that leaves now."""
         if source is target:
             return _LOCAL_DELAY_S
         profile = self.profiles.get((source, target), self.profile)

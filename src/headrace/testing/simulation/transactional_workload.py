@@ -1,27 +1,29 @@
 """Clients of a simulated cluster that work in transactions, their hosts, and what must hold."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from headrace import aio
 from headrace.client.admin.topics import NewTopic
 from headrace.client.errors import ProducerFenced, TransactionAbortable
+from headrace.coordinator.transactions import decisions, transaction_metadata
 from headrace.errors import HeadraceError
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.testing.simulation.history import (
-    Ledger,
+    RecordedTransaction,
     Records,
-    Transaction,
+    TransactionHistory,
     Violation,
     check_copy,
     check_seen,
 )
 from headrace.testing.simulation.hosts import Host
 from headrace.testing.simulation.simulated_cluster import SimulatedCluster
-from headrace.testing.simulation.workload import read_partitions
+from headrace.testing.simulation.workload import CALM_S, read_partitions, read_until
 from headrace.types import TopicPartition
 
 # Clients of a simulated cluster that work in transactions, and readers of what they committed.
@@ -30,6 +32,10 @@ from headrace.types import TopicPartition
 # place in the source as a part of each transaction. Both abort now and then; hasty tellers also
 # right after a commit, when little or nothing of the next transaction is sent. Rivals have one
 # transactional id for two hosts: each fences the other when it begins anew.
+#
+# In some runs the epochs of a producer id are few, so that producer ids are used up. At the end of
+# such a run a leaver dies for good with a transaction open at the last epoch, and its coordinator
+# moves: the next coordinator must abort that transaction, although no request comes.
 
 
 LEDGER, COPY = "ledger", "copies"
@@ -42,14 +48,31 @@ _CALM_RECORDS_MAX = 1_000
 _TAKEN_OVER_S = 2.0
 # As long as a batch lingers, or a little longer.
 _HASTE_S = 0.006
+# How often the next transaction begins right after such an abort.
+_HASTE_CHANCE = 0.5
+_LEAVER = "leaver"
+
+
+@contextmanager
+def epochs_up_to(epoch_max: int | None) -> Iterator[None]:
+    """Use producer ids up at `epoch_max` instead of 32767, which no run would reach."""
+    if epoch_max is None:
+        yield
+        return
+    client_max = epoch_max - 1
+    with (
+        patch.multiple(transaction_metadata, EPOCH_MAX=epoch_max, CLIENT_EPOCH_MAX=client_max),
+        patch.multiple(decisions, CLIENT_EPOCH_MAX=client_max),
+    ):
+        yield
 
 
 class TransactionalClients:
-    """What runs on client hosts until they are told to stop."""
+    """The clients that run on their hosts until they are stopped."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: TransactionHistory,
         bootstrap_servers: str,
         source: str,
         partitions: int,
@@ -58,12 +81,15 @@ class TransactionalClients:
         rivals: bool,
         hasty: bool,
         version_max: int,
+        epoch_max: int | None,
     ) -> None:
         self.ledger = ledger
         # The hosts of hasty producers that were fenced.
         self.fenced: list[str] = []
         self._hasty = hasty
         self._version_max = version_max
+        self.epoch_max = epoch_max
+        self.has_left = False
         self.stop_telling = False
         self.stop_copying = False
         self.stop_reading = False
@@ -76,7 +102,12 @@ class TransactionalClients:
 
     def calm_down(self) -> None:
         """From now on the cluster is only watched; of rivals one is left."""
-        self._pause_s, self._is_calm = 0.2, True
+        self.slow_down()
+        self._is_calm = True
+
+    def slow_down(self) -> None:
+        """Work in a transaction now and then."""
+        self._pause_s = CALM_S
 
     def _retires(self, host: Host) -> bool:
         return self._rivals and self._is_calm and not host.name.endswith("1")
@@ -109,7 +140,8 @@ class TransactionalClients:
                     transaction.committed = True
                     if self._hasty:
                         await self._abort_at_once(producer, host)
-                        continue
+                        if host.rng.random() < _HASTE_CHANCE:
+                            continue
             except TransactionAbortable as error:
                 host.loop.note("aborting", host.name, str(error))
                 await producer.abort_transaction()
@@ -133,7 +165,9 @@ class TransactionalClients:
             raise
         transaction.committed = False
 
-    async def _write(self, producer: aio.Producer, transaction: Transaction, rng: Random) -> None:
+    async def _write(
+        self, producer: aio.Producer, transaction: RecordedTransaction, rng: Random
+    ) -> None:
         for _ in range(rng.randint(1, 6)):
             partition = TopicPartition(LEDGER, rng.choice(self._partitions))
             value = self.ledger.write(transaction, partition)
@@ -156,6 +190,29 @@ class TransactionalClients:
             raise Violation(f"no transaction can be committed after healing: {error}") from error
         finally:
             await _close(producer)
+
+    # -- leavers
+
+    async def leave(self, host: Host) -> None:
+        """Raise the epoch to the last one, write a transaction, and never end it."""
+        assert self.epoch_max is not None
+        for _ in range(self.epoch_max - 1):
+            producer = self._producer(host, _LEAVER)
+            await producer.init_transactions()
+            await _close(producer)
+        producer = self._producer(host, _LEAVER)
+        transaction = self.ledger.begin(host.name)
+        await producer.begin_transaction()
+        for partition in self.partitions_of(LEDGER):
+            value = self.ledger.write(transaction, partition)
+            await producer.send(LEDGER, value, partition=partition.partition)
+        await producer.flush()
+        transaction.committed = False
+        self.has_left = True
+        await asyncio.Event().wait()
+
+    def leaver_id(self, host: Host) -> str:
+        return self._transactional_id(host, _LEAVER)
 
     # -- copiers
 
@@ -185,6 +242,7 @@ class TransactionalClients:
             if records and not await self._copy_some(producer, consumer, records, host.rng):
                 for partition, offset in _starts(records).items():
                     consumer.seek(partition, offset)
+            await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
 
     async def _copy_some(
         self,
@@ -218,20 +276,10 @@ class TransactionalClients:
         while not self.stop_reading:
             consumer = self._consumer(host, None)
             consumer.assign(self.partitions_of(LEDGER) + self.partitions_of(COPY))
-            try:
-                while not self.stop_reading:
-                    for record in await consumer.poll(500):
-                        partition = TopicPartition(record.topic, record.partition)
-                        self.ledger.see(partition, record.offset, bytes(record.value))
-            except HeadraceError as error:
-                host.loop.note("reader", host.name, str(error))
-                await asyncio.sleep(1)
-            finally:
-                with suppress(HeadraceError):
-                    await consumer.close()
+            await read_until(lambda: self.stop_reading, consumer, self.ledger.see, host, "reader")
 
     def seen(self, topic: str) -> int:
-        """How many committed records of a topic readers were given."""
+        """The number of committed records of a topic that readers were given."""
         return self.ledger.seen_counts[topic]
 
     # -- what they are made of
@@ -244,11 +292,14 @@ class TransactionalClients:
             host.loop.note("abandoned", host.name, str(error))
             await asyncio.sleep(host.rng.expovariate(1 / _TAKEN_OVER_S))
 
+    def _transactional_id(self, host: Host, role: str) -> str:
+        return role if self._rivals else f"{role}-{host.name}"
+
     def _producer(self, host: Host, role: str) -> aio.Producer:
         producer = aio.Producer(
             bootstrap_servers=self._bootstrap_servers,
             client_id=host.name,
-            transactional_id=role if self._rivals else f"{role}-{host.name}",
+            transactional_id=self._transactional_id(host, role),
             transaction_timeout_ms=_TRANSACTION_MS,
             linger_ms=2,
             request_timeout_ms=_REQUEST_MS,
@@ -257,7 +308,7 @@ class TransactionalClients:
             metadata_max_age_ms=2_000,
         )
         # No application has a reason to choose it, so no option does.
-        transactor = producer._sender.transactor
+        transactor = producer._engine.sender.transactor
         assert transactor is not None
         transactor.version_max = self._version_max
         return producer
@@ -296,7 +347,7 @@ async def _close(producer: aio.Producer) -> None:
 _POLL_S = 0.2
 
 
-class Transactions:
+class TransactionalWorkload:
     """Tellers, copiers and a reader of committed records; nobody if there is nothing to read."""
 
     def __init__(
@@ -311,10 +362,12 @@ class Transactions:
         rivals: bool,
         hasty: bool,
         version_max: int,
+        epoch_max: int | None,
         done_s: float,
     ) -> None:
         """`version_max` limits the version of transactions that clients speak.
 
+        `epoch_max` is that of the run's `epochs_up_to`.
         `done_s` is how long it may take after healing until all is copied and decided.
         """
         self._cluster = cluster
@@ -322,7 +375,7 @@ class Transactions:
         self._source = source
         self._partitions = partitions
         self._copies = copiers > 0
-        self.ledger = Ledger()
+        self.ledger = TransactionHistory()
         # Whether nothing happens in this run for which a producer may be fenced.
         self.is_fencing_wrong = False
         self.clients = TransactionalClients(
@@ -334,6 +387,7 @@ class Transactions:
             rivals=rivals,
             hasty=hasty,
             version_max=version_max,
+            epoch_max=epoch_max,
         )
         simulation, clients = cluster.simulation, self.clients
         self.writers = [
@@ -344,9 +398,10 @@ class Transactions:
         self.hosts = list(self.writers)
         if self.writers:
             self.hosts.append(simulation.host("r1", clients.read))
+        self._leaver = simulation.host("l1", clients.leave) if epoch_max is not None else None
 
     def topics(self) -> list[NewTopic]:
-        """What they write to."""
+        """The topics that they write to."""
         names = (LEDGER, COPY) if self.hosts else ()
         return [NewTopic(name, self._partitions, len(self._cluster.hosts)) for name in names]
 
@@ -373,20 +428,42 @@ class Transactions:
         clients.stop_copying = True
         # A writer that still runs commits after the look at the partitions: it must have ended.
         await self._until(lambda: not self._running(), self._running)
+        if self._leaver is not None:
+            await self._leave(self._leaver)
         await self._until(lambda: not self._unstable(), self._unstable)
         partitions = clients.partitions_of(LEDGER) + clients.partitions_of(COPY)
         found = await read_partitions(
             self._cluster.bootstrap_servers, partitions, isolation_level="read_committed"
         )
         clients.stop_reading = True
-        self.ledger.check({one: found[one] for one in clients.partitions_of(LEDGER)})
-        copies = {one: found[one] for one in clients.partitions_of(COPY)}
+        self.ledger.check({tp: found[tp] for tp in clients.partitions_of(LEDGER)})
+        copies = {tp: found[tp] for tp in clients.partitions_of(COPY)}
         check_seen(self.ledger.seen, copies)
         if self._copies:
             self._check_copies(sources, copies)
 
+    async def _leave(self, leaver: Host) -> None:
+        """Have the leaver die with its transaction open, and its coordinator move."""
+        leaver.start()
+        await self._until(
+            lambda: self.clients.has_left, lambda: "no transaction can be written after healing"
+        )
+        leaver.crash(power_loss=False)
+        coordinator = self._coordinator_of(self.clients.leaver_id(leaver))
+        self._cluster.take_down(coordinator, power_loss=False)
+        await asyncio.sleep(_TAKEN_OVER_S)
+        self._cluster.bring_up(coordinator)
+        await self._until(self._cluster.is_whole, self._cluster.missing)
+
+    def _coordinator_of(self, transactional_id: str) -> Host:
+        for host, node in self._cluster.nodes():
+            with suppress(HeadraceError):
+                node.transactions.shards.driver_of(transactional_id)
+                return host
+        raise Violation(f"{transactional_id} has no coordinator after healing")
+
     def _seen_copies(self) -> Records:
-        """What the reader was given of the copies so far."""
+        """The copies that the reader was given so far."""
         found: dict[TopicPartition, dict[int, bytes]] = {}
         for (partition, offset), value in self.ledger.seen.items():
             if partition.topic == COPY:

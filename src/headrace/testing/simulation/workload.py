@@ -1,7 +1,7 @@
 """Clients of a simulated cluster: producers whose every record is accounted for, and a group."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -21,7 +21,7 @@ async def read_partitions(
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
 ) -> dict[TopicPartition, dict[int, bytes]]:
     """The values of partitions by offset; they must be readable."""
-    found: dict[TopicPartition, dict[int, bytes]] = {one: {} for one in partitions}
+    found: dict[TopicPartition, dict[int, bytes]] = {partition: {} for partition in partitions}
     consumer = aio.Consumer(
         bootstrap_servers=bootstrap_servers,
         client_id="reader",
@@ -35,9 +35,9 @@ async def read_partitions(
             for record in await consumer.poll(1000):
                 partition = TopicPartition(record.topic, record.partition)
                 found[partition][record.offset] = bytes(record.value)
-            for one in list(left):
-                if await consumer.position(one) >= left[one]:
-                    del left[one]
+            for tp in list(left):
+                if await consumer.position(tp) >= left[tp]:
+                    del left[tp]
     except HeadraceError as error:
         raise Violation(f"the partitions cannot be read after healing: {error}") from error
     finally:
@@ -45,6 +45,29 @@ async def read_partitions(
     return found
 
 
+async def read_until(
+    stopped: Callable[[], bool],
+    consumer: aio.Consumer,
+    see: Callable[[TopicPartition, int, bytes], None],
+    host: Host,
+    role: str,
+) -> None:
+    """Read until `stopped` or an error, which is noted under `role`; then close the consumer."""
+    try:
+        while not stopped():
+            for record in await consumer.poll(500):
+                partition = TopicPartition(record.topic, record.partition)
+                see(partition, record.offset, bytes(record.value))
+    except HeadraceError as error:
+        host.loop.note(role, host.name, str(error))
+        await asyncio.sleep(1)
+    finally:
+        with suppress(HeadraceError):
+            await consumer.close()
+
+
+# The pause between two records, or transactions, of a client that is only watched.
+CALM_S = 0.3
 _DELIVERY_MS = 8_000
 _REQUEST_MS = 3_000
 _SMALL_BATCH_BYTES = 200
@@ -52,7 +75,7 @@ _OLD_MS_MAX = 1_700_000_000_000
 
 
 class Workload:
-    """What runs on client hosts until `stop` is set."""
+    """The clients that run on their hosts until `stop` is set."""
 
     def __init__(
         self,
@@ -78,7 +101,7 @@ class Workload:
 
     def calm_down(self) -> None:
         """Send a record now and then: the cluster is only watched from now on."""
-        self._pause_s, self._burst_chance = 0.2, 0.0
+        self._pause_s, self._burst_chance = CALM_S, 0.0
 
     async def produce(self, host: Host) -> None:
         """Send numbered records; a producer that fails for good is replaced by another."""
@@ -112,17 +135,7 @@ class Workload:
                 # How long a join may wait, also for a coordinator whose power has gone.
                 max_poll_interval_ms=10_000,
             )
-            try:
-                while not self.stop:
-                    for record in await consumer.poll(500):
-                        partition = TopicPartition(record.topic, record.partition)
-                        self.history.see(partition, record.offset, bytes(record.value))
-            except HeadraceError as error:
-                host.loop.note("consumer", host.name, str(error))
-                await asyncio.sleep(1)
-            finally:
-                with suppress(HeadraceError):
-                    await consumer.close()
+            await read_until(lambda: self.stop, consumer, self.history.see, host, "consumer")
 
     async def probe(self, name: str) -> None:
         """One record to every partition, which must all be written."""
@@ -195,5 +208,5 @@ class Workload:
 
 
 def _padding(rng: Random) -> list[tuple[str, bytes]]:
-    """Something to make records of different sizes."""
+    """Padding that makes records of different sizes."""
     return [("padding", bytes(rng.randrange(300)))] if rng.random() < 0.3 else []

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from headrace.client.admin.aio import Admin
+from headrace.client.admin.aio import AsyncAdmin
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed
@@ -37,12 +37,15 @@ class AdminBrokers(FakeGroups, Brokers):
         raise ConnectionFailed(address, "nothing is listening there", "start a broker")
 
     def admin(
-        self, call: Callable[[Admin], Awaitable[Result]], timeout_s: float = 30.0, **options: Any
+        self,
+        call: Callable[[AsyncAdmin], Awaitable[Result]],
+        timeout_s: float = 30.0,
+        **options: Any,
     ) -> Result:
         """What a call to a new admin client returns."""
 
         async def scenario() -> Result:
-            async with Admin.over(self.new_cluster(timeout_s, **options)) as admin:
+            async with AsyncAdmin.over(self.new_cluster(timeout_s, **options)) as admin:
                 return await call(admin)
 
         return self.run(scenario())

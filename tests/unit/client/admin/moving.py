@@ -7,7 +7,7 @@ from headrace.errors import ErrorCode
 from headrace.metadata.image import Image, PartitionImage
 from headrace.metadata.reassignments import (
     alter_partition_reassignments,
-    finished,
+    finished_reassignment,
     list_partition_reassignments,
 )
 from headrace.protocol.messages.describe_cluster import (
@@ -86,7 +86,7 @@ class MovingBrokers(AdminBrokers):
         """Let every replica catch up."""
         for topic in list(self.image.topics.values()):
             for index, partition in enumerate(topic.partitions):
-                end = finished(partition, partition.replicas)
+                end = finished_reassignment(partition, partition.replicas)
                 if end is not None:
                     stays = partition.leader in end.isr
                     record = PartitionChangeRecord(

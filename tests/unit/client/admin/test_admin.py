@@ -21,7 +21,7 @@ def calls_of(kind: type) -> dict[str, inspect.Signature]:
 
 
 def test_both_clients_have_the_same_calls() -> None:
-    assert calls_of(blocking.Admin) == calls_of(aio.Admin)
+    assert calls_of(blocking.Admin) == calls_of(aio.AsyncAdmin)
     assert len(calls_of(blocking.Admin)) > 20
     for name, member in vars(blocking.Admin).items():
         if name in calls_of(blocking.Admin):
@@ -32,7 +32,7 @@ def test_a_closed_client_says_so() -> None:
     brokers = AdminBrokers()
 
     async def scenario() -> None:
-        admin = aio.Admin.over(brokers.new_cluster())
+        admin = aio.AsyncAdmin.over(brokers.new_cluster())
         await admin.list_topics()
         await admin.close()
         await admin.close()
@@ -58,7 +58,7 @@ def test_the_blocking_client_runs_the_calls_of_the_other() -> None:
         admin.list_topics()
 
 
-@pytest.mark.parametrize("kind", [blocking.Admin, aio.Admin])
+@pytest.mark.parametrize("kind", [blocking.Admin, aio.AsyncAdmin])
 def test_options_are_checked_when_a_client_is_made(kind: type) -> None:
     with pytest.raises(ConfigError, match="request_timeout_ms"):
         kind(request_timeout=1)

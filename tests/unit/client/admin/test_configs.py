@@ -1,7 +1,6 @@
 import pytest
 
-from headrace.client.errors import UnknownTopic
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,

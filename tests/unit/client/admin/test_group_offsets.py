@@ -4,9 +4,9 @@ import pytest
 
 from headrace.client.admin.admin_requests import by_topic
 from headrace.client.admin.groups import GroupProgress
-from headrace.client.errors import SomeFailed, UnknownTopic
+from headrace.client.errors import SomeFailed
 from headrace.client.types import OffsetAndMetadata
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.types import TopicPartition

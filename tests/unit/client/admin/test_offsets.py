@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from headrace.client.admin.topics import EARLIEST, LATEST
-from headrace.client.errors import SomeFailed, TimedOut, UnknownTopic
+from headrace.client.errors import SomeFailed, TimedOut
 from headrace.client.types import OffsetAndTimestamp
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

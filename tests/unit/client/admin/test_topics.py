@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from headrace.client.admin.topics import CreatedTopic, NewTopic
-from headrace.client.errors import OutcomeUnknown, SomeFailed, TimedOut, UnknownTopic, Unreachable
-from headrace.errors import ErrorCode, KafkaError
+from headrace.client.errors import OutcomeUnknown, SomeFailed, TimedOut, Unreachable
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

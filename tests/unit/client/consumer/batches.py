@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from headrace.client.consumer.completed_fetch import chunk_of
-from headrace.client.consumer.subscription import PartitionState, Subscription
+from headrace.client.consumer.subscription import PartitionState, SubscriptionState
 from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition
 
@@ -49,9 +49,9 @@ def written(base_offset: int, producer_id: int, count: int = 1) -> bytes:
     )
 
 
-def reading(*partitions: TopicPartition, position: int = 0) -> Subscription:
+def reading(*partitions: TopicPartition, position: int = 0) -> SubscriptionState:
     """A subscription that reads partitions from a position on."""
-    subscription = Subscription()
+    subscription = SubscriptionState()
     subscription.set_partitions(partitions or (TP,))
     for tp in partitions or (TP,):
         subscription.seek(tp, position)
@@ -59,7 +59,7 @@ def reading(*partitions: TopicPartition, position: int = 0) -> Subscription:
 
 
 def fetched(
-    subscription: Subscription, batches: Iterable[bytes], tp: TopicPartition = TP
+    subscription: SubscriptionState, batches: Iterable[bytes], tp: TopicPartition = TP
 ) -> PartitionState:
     """Have an answer with batches come in."""
     state = subscription.state(tp)

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any, cast
 
-from headrace.client.cluster import Cluster
-from headrace.client.consumer.group import Group
+from headrace.client.cluster import ClusterClient
+from headrace.client.consumer.group import GroupMember
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
-from headrace.coordinator.groups.group_offsets import refused_commit
+from headrace.coordinator.groups.group_offsets import offset_commit_error
 from headrace.coordinator.shard import GroupSettings
 from headrace.errors import ErrorCode
 from headrace.net.addresses import Address
@@ -205,7 +205,7 @@ def _refused(request: Any, code: ErrorCode) -> Message:
     if hasattr(response, "error_code"):
         response.error_code = code
     if request.api_key == Api.OFFSET_COMMIT:
-        return refused_commit(request, code)
+        return offset_commit_error(request, code)
     if request.api_key == Api.OFFSET_FETCH:
         response.groups = [
             OffsetFetchResponseGroup(group_id=one.group_id, error_code=code)
@@ -222,13 +222,15 @@ class Member:
         self.options = consumer_options(**given)
         self.host = Host(topics)
         self.metrics = ConsumerMetrics(brokers.clock)
-        self.cluster = Cluster(
+        self.cluster = ClusterClient(
             list(brokers.nodes.values()),
             clock=brokers.clock,
             rng=Random(1),
             connect=brokers.open,  # type: ignore[arg-type]
         )
-        self.group = Group(self.cluster, self.options, self.host, self.metrics, client_id="app")
+        self.group = GroupMember(
+            self.cluster, self.options, self.host, self.metrics, client_id="app"
+        )
 
     @property
     def owned(self) -> frozenset[TopicPartition]:

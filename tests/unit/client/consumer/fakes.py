@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headrace.client.consumer.aio import Consumer
+from headrace.aio import Consumer
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.fetch import FetchRequest, PartitionData
@@ -96,7 +96,7 @@ def on_fakes(
     def cluster(bootstrap: Iterable[Address], **given: Any) -> Any:
         return brokers.new_cluster(given["request_timeout_s"], metadata_max_age_s=300.0)
 
-    monkeypatch.setattr("headrace.client.consumer.consumer_engine.Cluster", cluster)
+    monkeypatch.setattr("headrace.client.consumer.consumer_engine.ClusterClient", cluster)
 
     async def run() -> Result:
         async with Consumer(**({"auto_offset_reset": "earliest"} | options)) as consumer:

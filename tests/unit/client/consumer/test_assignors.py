@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.client.consumer.assignors import ASSIGNORS, Assignment, Assignor, Subscription
+from headrace.client.consumer.assignors import ASSIGNORS, Assignment, Assignor, MemberSubscription
 from headrace.client.consumer.consumer_protocol import encode_generation, encode_previous
 from headrace.types import TopicPartition
 
@@ -26,8 +26,8 @@ def tps(text: str) -> list[TopicPartition]:
     return [TopicPartition(word[0], int(word[1:])) for word in text.split()]
 
 
-def all_to(topics: str, *members: str) -> dict[str, Subscription]:
-    return {member: Subscription(tuple(topics)) for member in members}
+def all_to(topics: str, *members: str) -> dict[str, MemberSubscription]:
+    return {member: MemberSubscription(tuple(topics)) for member in members}
 
 
 def shown(assignment: Assignment) -> dict[str, str]:
@@ -40,28 +40,28 @@ def shown(assignment: Assignment) -> dict[str, str]:
 def again(
     assignor: Assignor,
     before: Assignment,
-    members: Mapping[str, Subscription],
+    members: Mapping[str, MemberSubscription],
     generation: int = 5,
-) -> dict[str, Subscription]:
+) -> dict[str, MemberSubscription]:
     """Members that join again with what they had, as the strategy has them tell it."""
     told = {}
     for member, one in members.items():
         had = [tp for tp in before.get(member, ()) if tp.topic in one.topics]
         owned = had if assignor.is_cooperative else []
         data = assignor.user_data(had, generation) if member in before else None
-        told[member] = Subscription(one.topics, owned, generation if owned else -1, data)
+        told[member] = MemberSubscription(one.topics, owned, generation if owned else -1, data)
     return told
 
 
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9), min_size=1)
 equal = st.builds(
-    lambda members, topics: {one: Subscription(tuple(sorted(topics))) for one in members},
+    lambda members, topics: {one: MemberSubscription(tuple(sorted(topics))) for one in members},
     st.sets(st.sampled_from(MEMBERS), min_size=1),
     st.sets(st.sampled_from(TOPICS), min_size=1),
 )
 mixed = st.dictionaries(
     st.sampled_from(MEMBERS),
-    st.sets(st.sampled_from(TOPICS)).map(lambda topics: Subscription(tuple(sorted(topics)))),
+    st.sets(st.sampled_from(TOPICS)).map(lambda topics: MemberSubscription(tuple(sorted(topics)))),
     min_size=1,
 )
 
@@ -69,7 +69,7 @@ mixed = st.dictionaries(
 def check_complete(
     assignment: Assignment,
     partition_counts: Mapping[str, int],
-    members: Mapping[str, Subscription],
+    members: Mapping[str, MemberSubscription],
 ) -> None:
     """Every partition that somebody reads has one owner, which reads it."""
     assert set(assignment) == set(members)
@@ -85,7 +85,7 @@ def check_complete(
         assert {tp.topic for tp in mine} <= set(members[member].topics)
 
 
-def is_as_even_as_can_be(assignment: Assignment, members: Mapping[str, Subscription]) -> bool:
+def is_as_even_as_can_be(assignment: Assignment, members: Mapping[str, MemberSubscription]) -> bool:
     """No chain of exchanges leads from a member to one with at least two partitions more."""
     for member in members:
         reached, pending = {member}, [member]
@@ -103,7 +103,7 @@ def is_as_even_as_can_be(assignment: Assignment, members: Mapping[str, Subscript
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(partition_counts=counts, members=mixed)
 def test_every_partition_has_one_owner_that_reads_it(
-    name: str, partition_counts: dict[str, int], members: dict[str, Subscription]
+    name: str, partition_counts: dict[str, int], members: dict[str, MemberSubscription]
 ) -> None:
     assignment = ASSIGNORS[name].assign(partition_counts, members)
     check_complete(assignment, partition_counts, members)
@@ -112,7 +112,10 @@ def test_every_partition_has_one_owner_that_reads_it(
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(partition_counts=counts, members=mixed, random=st.randoms(use_true_random=False))
 def test_the_order_in_which_members_are_listed_does_not_matter(
-    name: str, partition_counts: dict[str, int], members: dict[str, Subscription], random: Random
+    name: str,
+    partition_counts: dict[str, int],
+    members: dict[str, MemberSubscription],
+    random: Random,
 ) -> None:
     shuffled = list(members.items())
     random.shuffle(shuffled)
@@ -127,7 +130,7 @@ def test_the_order_in_which_members_are_listed_does_not_matter(
 @pytest.mark.parametrize("name", ["roundrobin", "sticky", "cooperative-sticky"])
 @given(partition_counts=counts, members=equal)
 def test_members_with_equal_subscriptions_differ_by_one_at_most(
-    name: str, partition_counts: dict[str, int], members: dict[str, Subscription]
+    name: str, partition_counts: dict[str, int], members: dict[str, MemberSubscription]
 ) -> None:
     sizes = [len(mine) for mine in ASSIGNORS[name].assign(partition_counts, members).values()]
     assert max(sizes) - min(sizes) <= 1
@@ -150,7 +153,7 @@ def test_range_counts_only_those_who_read_a_topic() -> None:
 
 @given(count=st.integers(0, 20), members=equal)
 def test_range_gives_equal_numbers_of_co_partitioned_topics_to_one_member(
-    count: int, members: dict[str, Subscription]
+    count: int, members: dict[str, MemberSubscription]
 ) -> None:
     assignment = RANGE.assign(dict.fromkeys(TOPICS, count), members)
     for mine in assignment.values():
@@ -162,9 +165,9 @@ def test_range_gives_equal_numbers_of_co_partitioned_topics_to_one_member(
 @pytest.mark.parametrize("assignor", [RANGE, ROUND_ROBIN], ids=lambda one: one.name)
 def test_static_members_come_first_in_the_order_of_their_instance_ids(assignor: Assignor) -> None:
     members = {
-        "1": Subscription("a"),
-        "2": Subscription("a", instance_id="second"),
-        "3": Subscription("a", instance_id="first"),
+        "1": MemberSubscription("a"),
+        "2": MemberSubscription("a", instance_id="second"),
+        "3": MemberSubscription("a", instance_id="first"),
     }
     assert shown(assignor.assign({"a": 3}, members)) == {"3": "a0", "2": "a1", "1": "a2"}
 
@@ -183,7 +186,7 @@ def test_round_robin_passes_over_members_that_do_not_read_a_topic() -> None:
 @pytest.mark.parametrize("assignor", [STICKY, COOPERATIVE], ids=lambda one: one.name)
 @given(partition_counts=counts, members=mixed)
 def test_a_sticky_assignment_is_as_even_as_can_be(
-    assignor: Assignor, partition_counts: dict[str, int], members: dict[str, Subscription]
+    assignor: Assignor, partition_counts: dict[str, int], members: dict[str, MemberSubscription]
 ) -> None:
     assignment = assignor.assign(partition_counts, members)
     assert is_as_even_as_can_be(assignment, members)
@@ -192,8 +195,8 @@ def test_a_sticky_assignment_is_as_even_as_can_be(
 @given(partition_counts=counts, members=mixed, later=mixed, grown=counts)
 def test_a_sticky_assignment_stays_even_when_members_and_topics_change(
     partition_counts: dict[str, int],
-    members: dict[str, Subscription],
-    later: dict[str, Subscription],
+    members: dict[str, MemberSubscription],
+    later: dict[str, MemberSubscription],
     grown: dict[str, int],
 ) -> None:
     before = STICKY.assign(partition_counts, members)
@@ -206,7 +209,7 @@ def test_a_sticky_assignment_stays_even_when_members_and_topics_change(
 @pytest.mark.parametrize("assignor", [STICKY, COOPERATIVE], ids=lambda one: one.name)
 @given(partition_counts=counts, members=mixed)
 def test_nothing_moves_when_nothing_changed(
-    assignor: Assignor, partition_counts: dict[str, int], members: dict[str, Subscription]
+    assignor: Assignor, partition_counts: dict[str, int], members: dict[str, MemberSubscription]
 ) -> None:
     before = assignor.assign(partition_counts, members)
     assert assignor.assign(partition_counts, again(assignor, before, members)) == before
@@ -214,12 +217,12 @@ def test_nothing_moves_when_nothing_changed(
 
 @given(partition_counts=counts, members=equal, gone=st.sets(st.sampled_from(MEMBERS)))
 def test_equal_members_that_stay_give_up_only_what_is_above_their_share(
-    partition_counts: dict[str, int], members: dict[str, Subscription], gone: set[str]
+    partition_counts: dict[str, int], members: dict[str, MemberSubscription], gone: set[str]
 ) -> None:
     topics = next(iter(members.values())).topics
     before = STICKY.assign(partition_counts, members)
     later = {
-        one: Subscription(topics) for one in MEMBERS if one not in gone or one not in members
+        one: MemberSubscription(topics) for one in MEMBERS if one not in gone or one not in members
     } or members
     after = STICKY.assign(partition_counts, again(STICKY, before, later))
     total = sum(partition_counts.get(topic, 0) for topic in topics)
@@ -238,7 +241,7 @@ def test_equal_members_that_stay_give_up_only_what_is_above_their_share(
     members=st.dictionaries(
         st.sampled_from(MEMBERS),
         st.builds(
-            Subscription,
+            MemberSubscription,
             st.sets(st.sampled_from(TOPICS), min_size=1).map(lambda one: tuple(sorted(one))),
             st.sets(st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 9))),
             st.integers(-1, 3),
@@ -247,7 +250,7 @@ def test_equal_members_that_stay_give_up_only_what_is_above_their_share(
     ),
 )
 def test_cooperative_members_are_given_nothing_that_another_still_claims(
-    partition_counts: dict[str, int], members: dict[str, Subscription]
+    partition_counts: dict[str, int], members: dict[str, MemberSubscription]
 ) -> None:
     assignment = COOPERATIVE.assign(partition_counts, members)
     claimed = {tp for one in members.values() for tp in one.owned}
@@ -259,18 +262,18 @@ def test_cooperative_members_are_given_nothing_that_another_still_claims(
 @example(
     # What is free can make m0 even with the others, if m3 and m2 pass some of it on.
     partition_counts={"a": 4, "d": 4},
-    members={"m1": Subscription("a"), "m2": Subscription("d")},
+    members={"m1": MemberSubscription("a"), "m2": MemberSubscription("d")},
     later={
-        "m0": Subscription("d"),
-        "m1": Subscription("a"),
-        "m2": Subscription("ad"),
-        "m3": Subscription("ad"),
+        "m0": MemberSubscription("d"),
+        "m1": MemberSubscription("a"),
+        "m2": MemberSubscription("ad"),
+        "m3": MemberSubscription("ad"),
     },
 )
 def test_cooperative_members_have_everything_after_two_rounds(
     partition_counts: dict[str, int],
-    members: dict[str, Subscription],
-    later: dict[str, Subscription],
+    members: dict[str, MemberSubscription],
+    later: dict[str, MemberSubscription],
 ) -> None:
     before = COOPERATIVE.assign(partition_counts, members)
     first = COOPERATIVE.assign(partition_counts, again(COOPERATIVE, before, later))
@@ -284,9 +287,9 @@ def test_cooperative_members_have_everything_after_two_rounds(
 
 def test_a_new_member_takes_from_those_who_have_most() -> None:
     members = {
-        "x": Subscription("ab", tps("a0 a1 a2"), 3),
-        "y": Subscription("ab", tps("b0 b1 b2"), 3),
-        "z": Subscription("ab"),
+        "x": MemberSubscription("ab", tps("a0 a1 a2"), 3),
+        "y": MemberSubscription("ab", tps("b0 b1 b2"), 3),
+        "z": MemberSubscription("ab"),
     }
     kept = shown(COOPERATIVE.assign({"a": 3, "b": 3}, members))
     assert kept == {"x": "a0 a1", "y": "b0 b1", "z": ""}
@@ -294,29 +297,29 @@ def test_a_new_member_takes_from_those_who_have_most() -> None:
 
 def test_of_two_claims_the_later_generation_counts() -> None:
     members = {
-        "x": Subscription("a", user_data=encode_previous(tps("a0 a1"), 4)),
-        "y": Subscription("a", user_data=encode_previous(tps("a1 a2"), 5)),
+        "x": MemberSubscription("a", user_data=encode_previous(tps("a0 a1"), 4)),
+        "y": MemberSubscription("a", user_data=encode_previous(tps("a1 a2"), 5)),
     }
     assert shown(STICKY.assign({"a": 4}, members)) == {"x": "a0 a3", "y": "a1 a2"}
 
 
 def test_a_member_with_an_old_form_of_subscription_tells_its_generation_in_user_data() -> None:
     members = {
-        "x": Subscription("a", tps("a0"), -1, encode_generation(7)),
-        "y": Subscription("a", tps("a0"), 6),
+        "x": MemberSubscription("a", tps("a0"), -1, encode_generation(7)),
+        "y": MemberSubscription("a", tps("a0"), 6),
     }
     assert shown(COOPERATIVE.assign({"a": 2}, members)) == {"x": "a0", "y": "a1"}
 
 
 def test_a_chain_of_exchanges_evens_out_what_no_single_move_can() -> None:
     members = {
-        "x": Subscription("ab", user_data=encode_previous(tps("a0 a1 a2 a3"), 1)),
-        "y": Subscription("bc", user_data=encode_previous(tps("b0 b1"), 1)),
-        "z": Subscription("c"),
+        "x": MemberSubscription("ab", user_data=encode_previous(tps("a0 a1 a2 a3"), 1)),
+        "y": MemberSubscription("bc", user_data=encode_previous(tps("b0 b1"), 1)),
+        "z": MemberSubscription("c"),
     }
     assignment = STICKY.assign({"a": 2, "b": 3, "c": 1}, members)
     assert sorted(map(len, assignment.values())) == [1, 2, 3]
-    members["z"] = Subscription("c", user_data=encode_previous([], 1))
+    members["z"] = MemberSubscription("c", user_data=encode_previous([], 1))
     assert is_as_even_as_can_be(assignment, members)
 
 
@@ -325,7 +328,7 @@ def test_members_keep_their_partitions_as_a_group_grows_and_shrinks(name: str) -
     assignor = ASSIGNORS[name]
     partition_counts = {f"topic-{number}": 10 for number in range(100)}
     topics = tuple(partition_counts)
-    members = {f"m{number:03}": Subscription(topics) for number in range(100)}
+    members = {f"m{number:03}": MemberSubscription(topics) for number in range(100)}
     before: Assignment = {"m000": assignor.assign(partition_counts, all_in(topics, "m000"))["m000"]}
     for generation in range(1, 3):
         before = assignor.assign(partition_counts, again(assignor, before, members, generation))
@@ -335,5 +338,5 @@ def test_members_keep_their_partitions_as_a_group_grows_and_shrinks(name: str) -
     assert all(set(before[one]) <= set(after[one]) for one in fewer)
 
 
-def all_in(topics: tuple[str, ...], *members: str) -> dict[str, Subscription]:
-    return {member: Subscription(topics) for member in members}
+def all_in(topics: tuple[str, ...], *members: str) -> dict[str, MemberSubscription]:
+    return {member: MemberSubscription(topics) for member in members}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer.commit_queue import Committing
-from headrace.client.consumer.subscription import Subscription
+from headrace.client.consumer.commit_queue import CommitQueue
+from headrace.client.consumer.subscription import SubscriptionState
 from headrace.client.errors import CommitFailed, TimedOut
 from headrace.client.options import consumer_options
 from headrace.client.types import OffsetAndMetadata
@@ -36,11 +36,11 @@ class FakeGroup:
 class Desk:
     """A consumer's commits, a group that takes them, and virtual time."""
 
-    def __init__(self, subscription: Subscription, **options: Any) -> None:
+    def __init__(self, subscription: SubscriptionState, **options: Any) -> None:
         self.brokers = Brokers()
         self.group: FakeGroup | None = FakeGroup()
         self.woken = 0
-        self.committing = Committing(
+        self.committing = CommitQueue(
             self.brokers.new_cluster(),
             subscription,
             consumer_options(group_id="g", **options),
@@ -56,7 +56,7 @@ class Desk:
         assert self.group is not None
         return self.group.commits
 
-    def run(self, test: Callable[[Committing], Coroutine[Any, Any, None]]) -> None:
+    def run(self, test: Callable[[CommitQueue], Coroutine[Any, Any, None]]) -> None:
         self.brokers.run(test(self.committing))
 
 
@@ -64,7 +64,7 @@ def at(offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
     return {TP: OffsetAndMetadata(offset)}
 
 
-def give(subscription: Subscription, tp: TopicPartition, offset: int) -> None:
+def give(subscription: SubscriptionState, tp: TopicPartition, offset: int) -> None:
     """The application was given all before an offset, and asked for more."""
     subscription.seek(tp, offset)
 
@@ -77,7 +77,7 @@ def test_by_default_everything_that_was_given_is_committed() -> None:
 
 def test_without_a_group_nothing_can_be_committed() -> None:
     subscription = reading(TP)
-    alone = Committing(
+    alone = CommitQueue(
         Brokers().new_cluster(), subscription, consumer_options(), None, lambda: None
     )
     assert not alone.is_automatic
@@ -89,7 +89,7 @@ def test_commits_are_done_in_the_order_they_are_asked_for() -> None:
     desk = Desk(reading(TP))
     told: list[tuple[int, object]] = []
 
-    async def commit(committing: Committing) -> None:
+    async def commit(committing: CommitQueue) -> None:
         for offset in range(3):
             committing.expect()
             callback = lambda offsets, error: told.append((offsets[TP].offset, error))  # noqa: E731
@@ -110,7 +110,7 @@ def test_commits_are_done_in_the_order_they_are_asked_for() -> None:
 def test_a_commit_does_not_wait_for_earlier_ones_past_its_timeout() -> None:
     desk = Desk(reading(TP))
 
-    async def commit(committing: Committing) -> None:
+    async def commit(committing: CommitQueue) -> None:
         first = asyncio.get_running_loop().create_task(committing.commit(at(1)))
         await asyncio.sleep(0)
         with pytest.raises(TimedOut, match="earlier commits"):
@@ -126,7 +126,7 @@ def test_a_failed_commit_is_told_or_logged(caplog: pytest.LogCaptureFixture) -> 
     assert desk.group is not None
     desk.group.failure = CommitFailed(ErrorCode.ILLEGAL_GENERATION, "others have them")
 
-    async def commit(committing: Committing) -> None:
+    async def commit(committing: CommitQueue) -> None:
         for callback in (None, lambda offsets, error: None):
             committing.expect()
             await committing.commit_and_tell(at(1), callback)
@@ -143,7 +143,7 @@ def test_automatic_commits_are_of_what_changed() -> None:
     subscription = reading(TP, OTHER)
     desk = Desk(subscription, auto_commit_interval_ms=5000)
 
-    async def commit(committing: Committing) -> None:
+    async def commit(committing: CommitQueue) -> None:
         committing.know(TP, 0)
         running = asyncio.get_running_loop().create_task(committing.run())
         await asyncio.sleep(7)
@@ -160,7 +160,7 @@ def test_automatic_commits_are_of_what_changed() -> None:
 def test_nothing_is_committed_by_itself_unless_that_is_wanted() -> None:
     desk = Desk(reading(TP, position=5), enable_auto_commit=False)
 
-    async def commit(committing: Committing) -> None:
+    async def commit(committing: CommitQueue) -> None:
         await committing.commit_done(with_given=True)
 
     desk.run(commit)
@@ -170,7 +170,7 @@ def test_nothing_is_committed_by_itself_unless_that_is_wanted() -> None:
 def test_waiting_for_commits_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(reading(TP))
 
-    async def commit(committing: Committing) -> None:
+    async def commit(committing: CommitQueue) -> None:
         committing.expect()
         await committing.drain(3)
 

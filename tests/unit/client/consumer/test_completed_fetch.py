@@ -1,13 +1,13 @@
 """What is to be read of a fetch: which batches, and where to go on."""
 
-from headrace.client.consumer.completed_fetch import Chunk, chunk_of
+from headrace.client.consumer.completed_fetch import CompletedFetch, chunk_of
 from headrace.errors import CorruptBatch
 from headrace.protocol.messages.fetch import AbortedTransaction
 from headrace.protocol.records import decode_rows
 from tests.unit.client.consumer.batches import ABORT, COMMIT, batch, marker, written
 
 
-def offsets(chunk: Chunk) -> list[int]:
+def offsets(chunk: CompletedFetch) -> list[int]:
     """The offsets of all that a chunk gives to read."""
     return [
         row.offset

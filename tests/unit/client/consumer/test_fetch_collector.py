@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer.completed_fetch import Rows, slice_columns
-from headrace.client.consumer.fetch_collector import Handout, Piece
-from headrace.client.consumer.subscription import Subscription
+from headrace.client.consumer.completed_fetch import RecordRun, slice_columns
+from headrace.client.consumer.fetch_collector import FetchCollector, PartitionColumns
+from headrace.client.consumer.subscription import SubscriptionState
 from headrace.client.errors import SerializationFailed
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
@@ -27,10 +27,10 @@ from tests.unit.client.consumer.batches import (
 class Desk:
     """A handout and what it reports."""
 
-    def __init__(self, subscription: Subscription, **options: Any) -> None:
+    def __init__(self, subscription: SubscriptionState, **options: Any) -> None:
         self.metrics = ConsumerMetrics()
         self.rooms = 0
-        self._handout = Handout(
+        self._handout = FetchCollector(
             subscription, consumer_options(**options), self.metrics, self._on_room
         )
         self._subscription = subscription
@@ -46,7 +46,7 @@ class Desk:
         self._subscription.begin_poll()
         return list(self._handout.records(limit))
 
-    def run(self, limit: int = 500) -> Rows | None:
+    def run(self, limit: int = 500) -> RecordRun | None:
         self._subscription.begin_poll()
         return self._handout.run(limit)
 
@@ -55,7 +55,7 @@ class Desk:
         return [column_offsets(piece) for piece in self._handout.columns(limit)]
 
 
-def column_offsets(piece: Piece) -> list[int]:
+def column_offsets(piece: PartitionColumns) -> list[int]:
     return list(memoryview(piece.columns.offsets).cast("q"))
 
 

@@ -7,19 +7,19 @@ import pytest
 
 from headrace.client.consumer.assignors import ASSIGNORS
 from headrace.client.consumer.consumer_protocol import (
-    Subscription,
+    MemberSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
 from headrace.client.consumer.group_membership import (
-    Changes,
-    Identity,
-    Membership,
-    Phase,
-    Settings,
-    Verdict,
+    AssignmentChanges,
+    GroupMembership,
+    JoinOutcome,
+    JoinPhase,
+    MembershipIdentity,
+    MembershipSettings,
 )
 from headrace.errors import ErrorCode, KafkaError, ProtocolError
 from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -29,9 +29,9 @@ from headrace.types import TopicPartition
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
-def member(*strategies: str, **settings: Any) -> Membership:
+def member(*strategies: str, **settings: Any) -> GroupMembership:
     chosen = tuple(ASSIGNORS[name] for name in strategies or ("range",))
-    return Membership(Settings("group", chosen, 10_000, 60_000, **settings))
+    return GroupMembership(MembershipSettings("group", chosen, 10_000, 60_000, **settings))
 
 
 def let_in(generation: int = 1, **fields: Any) -> JoinGroupResponse:
@@ -55,14 +55,14 @@ def given_part(partitions: Iterable[TopicPartition] = ()) -> SyncGroupResponse:
 
 
 def settle(
-    membership: Membership, partitions: Iterable[TopicPartition] = (A,), **fields: Any
-) -> Membership:
+    membership: GroupMembership, partitions: Iterable[TopicPartition] = (A,), **fields: Any
+) -> GroupMembership:
     """Take a member through a whole rebalance."""
     membership.join({"a"}, [])
     fields.setdefault("protocol_name", membership._settings.strategies[0].name)
-    assert membership.joined(let_in(**fields)) is Verdict.DONE
+    assert membership.joined(let_in(**fields)) is JoinOutcome.DONE
     membership.sync({})
-    assert membership.synced(given_part(partitions)) is Verdict.DONE
+    assert membership.synced(given_part(partitions)) is JoinOutcome.DONE
     assert membership.is_stable
     return membership
 
@@ -71,7 +71,7 @@ def test_a_new_member_joins_again_with_the_id_it_is_given() -> None:
     membership = member()
     assert membership.join({"a"}, []).member_id == ""
     answer = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="me")
-    assert membership.joined(answer) is Verdict.AGAIN
+    assert membership.joined(answer) is JoinOutcome.AGAIN
     assert membership.join({"a"}, []).member_id == "me"
 
 
@@ -92,15 +92,15 @@ def test_a_join_tells_timeouts_strategies_and_why() -> None:
 def test_a_follower_syncs_with_nothing_and_takes_what_it_is_given() -> None:
     membership = member()
     membership.join({"a"}, [])
-    assert membership.joined(let_in(generation=4)) is Verdict.DONE
+    assert membership.joined(let_in(generation=4)) is JoinOutcome.DONE
     assert not membership.is_leader
     request = membership.sync({"a": 9})
     assert (request.member_id, request.generation_id) == ("me", 4)
     assert (request.protocol_type, request.protocol_name) == ("consumer", "range")
     assert request.assignments == []
-    assert membership.synced(given_part([B, A])) is Verdict.DONE
+    assert membership.synced(given_part([B, A])) is JoinOutcome.DONE
     assert membership.assignment == [A, B]
-    assert membership.identity == Identity("me", 4)
+    assert membership.identity == MembershipIdentity("me", 4)
     assert membership.is_stable
 
 
@@ -108,7 +108,9 @@ def test_a_leader_shares_out_what_everybody_subscribes_to() -> None:
     membership = member()
     membership.join({"a"}, [])
     members = [
-        JoinGroupResponseMember(member_id=name, metadata=encode_subscription(Subscription(topics)))
+        JoinGroupResponseMember(
+            member_id=name, metadata=encode_subscription(MemberSubscription(topics))
+        )
         for name, topics in (("me", ["a"]), ("you", ["a", "b"]))
     ]
     membership.joined(let_in(leader="me", members=members))
@@ -123,7 +125,9 @@ def test_a_leader_that_is_told_so_leaves_the_assignment_as_it_is() -> None:
     membership = member(instance_id="static")
     membership.join({"a"}, [])
     members = [
-        JoinGroupResponseMember(member_id="me", metadata=encode_subscription(Subscription(["a"])))
+        JoinGroupResponseMember(
+            member_id="me", metadata=encode_subscription(MemberSubscription(["a"]))
+        )
     ]
     membership.joined(let_in(leader="me", skip_assignment=True, members=members))
     assert membership.sync({"a": 1}).assignments == []
@@ -153,27 +157,27 @@ def test_sticky_members_tell_what_they_had_in_their_user_data() -> None:
 
 def test_an_assignment_is_told_as_what_it_changes() -> None:
     membership = settle(member("cooperative-sticky"), [A])
-    assert membership.changes([B]) == Changes([B], [A])
-    assert membership.changes([A]) == Changes([], [])
+    assert membership.changes([B]) == AssignmentChanges([B], [A])
+    assert membership.changes([A]) == AssignmentChanges([], [])
 
 
 @pytest.mark.parametrize(
     ("code", "verdict"),
     [
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Verdict.LATER),
-        (ErrorCode.REBALANCE_IN_PROGRESS, Verdict.LATER),
-        (ErrorCode.NOT_COORDINATOR, Verdict.ELSEWHERE),
-        (ErrorCode.COORDINATOR_NOT_AVAILABLE, Verdict.ELSEWHERE),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, JoinOutcome.LATER),
+        (ErrorCode.REBALANCE_IN_PROGRESS, JoinOutcome.LATER),
+        (ErrorCode.NOT_COORDINATOR, JoinOutcome.ELSEWHERE),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, JoinOutcome.ELSEWHERE),
     ],
     ids=lambda one: one.name,
 )
 def test_a_join_that_comes_at_the_wrong_time_or_place_keeps_the_member(
-    code: ErrorCode, verdict: Verdict
+    code: ErrorCode, verdict: JoinOutcome
 ) -> None:
     membership = settle(member())
     membership.join({"a"}, [])
     assert membership.joined(refused(code)) is verdict
-    assert membership.phase is Phase.JOINING
+    assert membership.phase is JoinPhase.JOINING
     assert membership.join({"a"}, []).member_id == "me"
 
 
@@ -183,20 +187,20 @@ def test_a_join_that_comes_at_the_wrong_time_or_place_keeps_the_member(
     ids=lambda one: str(one),
 )
 def test_a_member_the_coordinator_does_not_know_is_outside(code: ErrorCode, kept: str) -> None:
-    for phase in (Phase.JOINING, Phase.SYNCING, Phase.STABLE):
+    for phase in (JoinPhase.JOINING, JoinPhase.SYNCING, JoinPhase.STABLE):
         membership = settle(member())
-        if phase is Phase.STABLE:
+        if phase is JoinPhase.STABLE:
             verdict = membership.heard(membership.identity, code)
         else:
             membership.join({"a"}, [])
-            if phase is Phase.JOINING:
+            if phase is JoinPhase.JOINING:
                 verdict = membership.joined(refused(code))
             else:
                 membership.joined(let_in(2))
                 verdict = membership.synced(SyncGroupResponse(error_code=code))
-        assert verdict is Verdict.LOST
-        assert membership.phase is Phase.OUTSIDE
-        assert membership.identity == Identity(kept, -1)
+        assert verdict is JoinOutcome.LOST
+        assert membership.phase is JoinPhase.OUTSIDE
+        assert membership.identity == MembershipIdentity(kept, -1)
         assert membership.assignment == []
         assert not membership.is_stable
 
@@ -232,7 +236,7 @@ def test_a_rebalance_while_syncing_sends_a_member_back_to_join() -> None:
     membership.join({"a"}, [])
     membership.joined(let_in())
     answer = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-    assert membership.synced(answer) is Verdict.AGAIN
+    assert membership.synced(answer) is JoinOutcome.AGAIN
     assert not membership.is_stable
     assert membership.join({"a"}, []).member_id == "me"
 
@@ -261,7 +265,9 @@ def test_heartbeats_are_sent_only_when_nothing_else_is_waited_for() -> None:
 
 def test_a_rebalance_is_heard_of_and_heartbeats_go_on_until_the_join() -> None:
     membership = settle(member())
-    assert membership.heard(membership.identity, ErrorCode.REBALANCE_IN_PROGRESS) is Verdict.DONE
+    assert (
+        membership.heard(membership.identity, ErrorCode.REBALANCE_IN_PROGRESS) is JoinOutcome.DONE
+    )
     assert not membership.is_stable
     assert membership.beats
     assert membership.join({"a"}, []).reason == "the group rebalances"
@@ -271,12 +277,12 @@ def test_a_late_answer_of_an_earlier_generation_tells_nothing() -> None:
     membership = settle(member())
     before = membership.identity
     membership.join({"a"}, [])
-    assert membership.heard(before, ErrorCode.ILLEGAL_GENERATION) is Verdict.DONE
-    assert membership.heard(before, ErrorCode.NOT_COORDINATOR) is Verdict.ELSEWHERE
+    assert membership.heard(before, ErrorCode.ILLEGAL_GENERATION) is JoinOutcome.DONE
+    assert membership.heard(before, ErrorCode.NOT_COORDINATOR) is JoinOutcome.ELSEWHERE
     membership.joined(let_in(2))
     membership.sync({})
     membership.synced(given_part())
-    assert membership.heard(before, ErrorCode.FENCED_INSTANCE_ID) is Verdict.DONE
+    assert membership.heard(before, ErrorCode.FENCED_INSTANCE_ID) is JoinOutcome.DONE
     assert membership.is_stable
 
 

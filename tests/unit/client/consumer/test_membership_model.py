@@ -8,7 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.client.consumer.assignors import ASSIGNORS
-from headrace.client.consumer.group_membership import Membership, Phase, Settings, Verdict
+from headrace.client.consumer.group_membership import (
+    GroupMembership,
+    JoinOutcome,
+    JoinPhase,
+    MembershipSettings,
+)
 from headrace.coordinator.shard import GroupSettings
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
@@ -27,7 +32,9 @@ class Consumer:
 
     def __init__(self, shell: Shell, topics: set[str], counts: dict[str, int], name: str) -> None:
         strategies = tuple(ASSIGNORS[one] for one in name.split(","))
-        self.membership = Membership(Settings(GROUP, strategies, SESSION_MS, REBALANCE_MS))
+        self.membership = GroupMembership(
+            MembershipSettings(GROUP, strategies, SESSION_MS, REBALANCE_MS)
+        )
         self.topics = topics
         self.owned: list[TopicPartition] = []
         self.has_lost = False
@@ -58,7 +65,7 @@ class Consumer:
             self._sender = membership.identity
             self._token = self._shell.send(membership.heartbeat(), 4)
             return
-        if membership.phase is Phase.OUTSIDE:
+        if membership.phase is JoinPhase.OUTSIDE:
             self.has_lost |= bool(self.owned)
             self.owned = []
         revoked = membership.to_revoke(self.owned, self.topics)
@@ -69,11 +76,11 @@ class Consumer:
         membership = self.membership
         if isinstance(answer, JoinGroupResponse):
             verdict = membership.joined(answer)
-            if verdict is Verdict.DONE:
+            if verdict is JoinOutcome.DONE:
                 self._shared_counts = dict(self._counts)
                 self._token = self._shell.send(membership.sync(self._shared_counts), 5)
         elif isinstance(answer, SyncGroupResponse):
-            if membership.synced(answer) is Verdict.DONE:
+            if membership.synced(answer) is JoinOutcome.DONE:
                 revoked, _ = membership.changes(self.owned)
                 self.owned = list(membership.assignment)
                 if revoked:

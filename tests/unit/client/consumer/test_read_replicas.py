@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer.aio import Consumer
+from headrace.aio import Consumer
 from headrace.client.consumer.fetcher import ReadReplicas
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.fetch import (

@@ -4,22 +4,28 @@ import re
 
 import pytest
 
-from headrace.client.consumer.completed_fetch import Rows, chunk_of
-from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
+from headrace.client.consumer.completed_fetch import RecordRun, chunk_of
+from headrace.client.consumer.subscription import (
+    PartitionState,
+    SubscriptionMode,
+    SubscriptionState,
+)
 from headrace.client.errors import IllegalState
 from headrace.client.types import OffsetAndMetadata
 from headrace.protocol.consumer_records import ConsumerRecord
 from tests.unit.client.consumer.batches import OTHER, TP, batch, fetched, reading
 
 
-def rows(*offsets: int, next_offset: int = 0) -> Rows:
+def rows(*offsets: int, next_offset: int = 0) -> RecordRun:
     records = [ConsumerRecord("orders", 0, offset) for offset in offsets]
-    made = Rows(records, offsets[0], next_offset or offsets[-1] + 1, 100)
+    made = RecordRun(records, offsets[0], next_offset or offsets[-1] + 1, 100)
     made.stop = made.ready = len(records)
     return made
 
 
-def hand_out(subscription: Subscription, state: PartitionState, given: Rows, count: int) -> None:
+def hand_out(
+    subscription: SubscriptionState, state: PartitionState, given: RecordRun, count: int
+) -> None:
     """As a poll does: `count` of the rows go to the application."""
     state.given = given
     given.index = count
@@ -27,7 +33,7 @@ def hand_out(subscription: Subscription, state: PartitionState, given: Rows, cou
 
 
 def test_topics_pattern_and_partitions_exclude_each_other() -> None:
-    subscription = Subscription()
+    subscription = SubscriptionState()
     subscription.set_topics(frozenset(["orders"]))
     subscription.set_topics(frozenset(["payments"]))
     assert subscription.topics == {"payments"}
@@ -36,7 +42,7 @@ def test_topics_pattern_and_partitions_exclude_each_other() -> None:
     with pytest.raises(IllegalState, match="cannot read partitions besides"):
         subscription.set_partitions([TP])
     subscription.clear()
-    assert (subscription.mode, subscription.topics) == (Mode.NONE, frozenset())
+    assert (subscription.mode, subscription.topics) == (SubscriptionMode.NONE, frozenset())
     subscription.set_partitions([TP])
     with pytest.raises(IllegalState, match="reads partitions"):
         subscription.set_topics(frozenset(["orders"]))
@@ -95,7 +101,7 @@ def test_a_position_found_after_a_seek_is_not_taken() -> None:
 
 
 def test_a_found_position_is_where_fetching_begins() -> None:
-    subscription = Subscription()
+    subscription = SubscriptionState()
     subscription.set_partitions([TP])
     state = subscription.state(TP)
     assert not state.is_fetchable

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer.aio import Consumer
+from headrace.aio import Consumer
 from headrace.client.errors import LogTruncated, NoOffset
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode

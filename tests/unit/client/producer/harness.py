@@ -10,8 +10,9 @@ from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.delivery import Future
 from headrace.client.producer.sender import Sender
-from headrace.client.producer.transaction_manager import Transactor
+from headrace.client.producer.transaction_manager import TransactionManager
 from headrace.client.producer_options import ProducerOptions
+from headrace.clock import wall_seconds
 from headrace.types import TopicPartition
 from tests.unit.client.virtual_time import Brokers
 
@@ -33,7 +34,7 @@ class Sending:
             self._wake,
             choice=Random(1).choice,
             monotonic=brokers.clock.monotonic,
-            wall=lambda: brokers.clock.now_ms() / 1000,
+            wall=wall_seconds(brokers.clock),
         )
         self.sender = Sender(self.cluster, self.accumulator, options, self.metrics)
         self._loop = loop
@@ -49,7 +50,7 @@ class Sending:
         return sent
 
     @property
-    def transactor(self) -> Transactor:
+    def transactor(self) -> TransactionManager:
         assert self.sender.transactor is not None
         return self.sender.transactor
 

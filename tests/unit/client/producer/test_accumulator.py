@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.client.blocking import Call, LoopThread
 from headrace.client.errors import (
     BufferExhausted,
     Closed,
@@ -14,9 +15,9 @@ from headrace.client.errors import (
 )
 from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator, RecordSender
-from headrace.client.producer.batches import Batch
+from headrace.client.producer.batches import ProducerBatch
 from headrace.client.producer.delivery import Future
-from headrace.client.producer.producer_engine import ThreadWaiter, give_back, take_room
+from headrace.client.producer.producer_engine import RoomWaiter, give_back, take_room
 from headrace.client.types import ProducerRecord
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.protocol.records import Record, decode_rows
@@ -53,7 +54,7 @@ class Gathering:
         append: Any = self.accumulator.append
         return append(*pending, granted)
 
-    def ready(self) -> list[Batch]:
+    def ready(self) -> list[ProducerBatch]:
         """What may leave now."""
         slots, _ = self.accumulator.drain(self.now)
         batches = []
@@ -63,7 +64,7 @@ class Gathering:
         return batches
 
 
-def rows(batch: Batch) -> list[Record]:
+def rows(batch: ProducerBatch) -> list[Record]:
     assert batch.encode is not None
     return decode_rows(batch.encode())
 
@@ -275,7 +276,7 @@ def test_memory_is_bounded_and_room_is_given_in_turn() -> None:
     while isinstance(pending := gathering.send(bytes(164)), Future):
         pass
     assert accumulator.used_bytes == 1000
-    waiters = [ThreadWaiter(size) for size in (500, 100, 400)]
+    waiters = [RoomWaiter(size) for size in (500, 100, 400)]
     assert not any(accumulator.enter(waiter) for waiter in waiters)
     # Nobody jumps the queue, however little is wanted.
     assert isinstance(gathering.send(b""), tuple)
@@ -298,12 +299,17 @@ def test_memory_is_bounded_and_room_is_given_in_turn() -> None:
     assert (accumulator.used_bytes, accumulator.records) == (0, 0)
 
 
+def blocking(call: Call[None]) -> None:
+    """Run a call whose waits need no loop."""
+    LoopThread("never started").run(call)
+
+
 def test_no_room_in_time_is_an_error_with_numbers_and_advice() -> None:
     gathering = Gathering(buffer_memory=1000, max_block_ms=1)
     while isinstance(gathering.send(bytes(164)), Future):
         pass
     with pytest.raises(BufferExhausted, match=r"no room for 200 bytes .*1000.*1 ms.*5 records"):
-        take_room(gathering.accumulator, 200, 0.001, gathering.options)
+        blocking(take_room(gathering.accumulator, 200, 0.001, gathering.options))
     assert gathering.accumulator.used_bytes == 1000
     # Having given up it stands in nobody's way.
     gathering.accumulator.free(gathering.ready()[0])
@@ -322,7 +328,7 @@ def test_whoever_waits_is_told_when_the_producer_closes() -> None:
     def wait() -> None:
         try:
             entered.set()
-            take_room(gathering.accumulator, 200, 30, gathering.options)
+            blocking(take_room(gathering.accumulator, 200, 30, gathering.options))
         except Closed as error:
             caught.append(error)
 
@@ -344,7 +350,7 @@ def test_nobody_stands_in_line_for_a_producer_that_closed_meanwhile() -> None:
         pass
     gathering.accumulator.refuse(lambda: Closed("it is over"))
     with pytest.raises(Closed, match="it is over"):
-        gathering.accumulator.enter(ThreadWaiter(200))
+        gathering.accumulator.enter(RoomWaiter(200))
 
 
 def test_flushing_lets_everything_leave_and_knows_what_is_not_done() -> None:
@@ -377,7 +383,7 @@ def test_batches_whose_time_is_over_are_dropped() -> None:
 def test_columns_follow_the_records_before_them() -> None:
     gathering = Gathering(linger_ms=10_000)
     gathering.send(b"a")
-    gathering.accumulator.enter(ThreadWaiter(500))
+    gathering.accumulator.enter(RoomWaiter(500))
     delivery = gathering.accumulator.add_columns("t", 0, lambda **numbers: bytearray(), 10, 500)
     first, second = gathering.ready()
     assert (first.count, second.count) == (1, 10)
@@ -414,6 +420,9 @@ def test_a_producer_record_has_everything_a_call_has() -> None:
     assert rows(batch) == [Record(0, 5, b"k", b"v", (("h", b"1"),))]
     with pytest.raises(TypeError, match="takes no value; the record has its own"):
         sender.send(ProducerRecord("t"), b"v")
+    # The asyncio producer sends by this one.
+    with pytest.raises(TypeError, match="takes no value; the record has its own"):
+        gathering.send(b"v", topic=ProducerRecord("t"))
 
 
 def test_on_delivery_gets_the_error_and_the_metadata() -> None:
@@ -440,7 +449,13 @@ def test_a_wake_that_ctrl_c_prevents_is_made_up_for() -> None:
             raise KeyboardInterrupt
         gathering.wakes += 1
 
-    accumulator = Accumulator(gathering.options, wake, choice=lambda led: led[0])
+    accumulator = Accumulator(
+        gathering.options,
+        wake,
+        choice=lambda led: led[0],
+        monotonic=lambda: 100.0,
+        wall=lambda: NOW_S,
+    )
     accumulator.set_topic("t", [True])
     with pytest.raises(KeyboardInterrupt):
         accumulator.send("t", b"a", None, None, None, None, None)

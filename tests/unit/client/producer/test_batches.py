@@ -1,36 +1,38 @@
 import pytest
 
 from headrace.client.producer.batches import (
-    Batch,
-    Identity,
     PartitionQueue,
+    ProducerBatch,
+    ProducerIdentity,
     halves,
     renumbered,
 )
-from headrace.client.producer.delivery import Delivery
+from headrace.client.producer.delivery import BatchDelivery
 from headrace.errors import HeadraceError
 from headrace.protocol.builder import BatchBuilder
 from headrace.protocol.records import check_batch, decode_rows, read_header
 from headrace.types import TopicPartition
 
 TP = TopicPartition("t", 0)
-ME = Identity(7, 1)
+ME = ProducerIdentity(7, 1)
 
 
-def batch_of(count: int, deadline: float = 100.0) -> Batch:
+def batch_of(count: int, deadline: float = 100.0) -> ProducerBatch:
     builder = BatchBuilder(10_000)
     for number in range(count):
         builder.append(1000 + number, b"k%d" % number, b"v%d" % number, [("h", None)])
-    return Batch(TP, builder.finish, Delivery(TP, count), count, builder.size_bytes, 999, deadline)
+    return ProducerBatch(
+        TP, builder.finish, BatchDelivery(TP, count), count, builder.size_bytes, 999, deadline
+    )
 
 
-def queue_of(in_flight_max: int = 5, identity: Identity | None = ME) -> PartitionQueue:
+def queue_of(in_flight_max: int = 5, identity: ProducerIdentity | None = ME) -> PartitionQueue:
     queue = PartitionQueue(TP, in_flight_max=in_flight_max)
     queue.use_identity(identity)
     return queue
 
 
-def send_next(queue: PartitionQueue) -> Batch:
+def send_next(queue: PartitionQueue) -> ProducerBatch:
     assert queue.may_send(0.0)
     batch = queue.next
     assert batch is not None
@@ -129,7 +131,7 @@ def test_another_producer_gives_new_numbers_to_the_same_records() -> None:
     rows = decode_rows(first.encoded or b"")
     queue.returned(first)
     queue.returned(second)
-    queue.use_identity(Identity(8, 0))
+    queue.use_identity(ProducerIdentity(8, 0))
     send_next(queue)
     assert first.encoded is not None
     header = read_header(first.encoded)
@@ -175,7 +177,7 @@ def test_a_split_batch_is_sent_in_its_place() -> None:
     sent, behind = send_next(queue), send_next(queue)
     parts = queue.split(sent)
     queue.returned(behind)
-    queue.use_identity(Identity(8, 0))
+    queue.use_identity(ProducerIdentity(8, 0))
     first = send_next(queue)
     assert first is parts[0]
     queue.written(first)

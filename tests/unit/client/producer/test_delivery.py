@@ -6,7 +6,7 @@ import pytest
 from headrace.client.errors import TimedOut
 from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator
-from headrace.client.producer.delivery import ColumnsFuture, Delivery, Future
+from headrace.client.producer.delivery import BatchDelivery, ColumnsFuture, Future
 from headrace.client.types import BatchMetadata, RecordMetadata
 from headrace.errors import ErrorCode, KafkaError
 from headrace.testing.time_limits import scaled
@@ -15,9 +15,15 @@ from headrace.types import TopicPartition
 TP = TopicPartition("orders", 3)
 
 
-def batch_of(count: int) -> tuple[Delivery, list[Future]]:
+def batch_of(count: int) -> tuple[BatchDelivery, list[Future]]:
     """The delivery of a batch and the futures of its records, as a producer makes them."""
-    accumulator = Accumulator(producer_options(), lambda: None, choice=lambda led: led[0])
+    accumulator = Accumulator(
+        producer_options(),
+        lambda: None,
+        choice=lambda led: led[0],
+        monotonic=lambda: 100.0,
+        wall=lambda: 1_700_000_000.0,
+    )
     accumulator.set_topic(TP.topic, [True] * 4)
     futures = []
     for number in range(count):
@@ -195,9 +201,9 @@ def test_who_waits_finds_that_the_callbacks_have_run() -> None:
 
 def test_a_divided_batch_is_done_when_its_parts_are() -> None:
     delivery, futures = batch_of(5)
-    first, second = Delivery(TP, 2), Delivery(TP, 3)
+    first, second = BatchDelivery(TP, 2), BatchDelivery(TP, 3)
     delivery.divide([(0, first), (2, second)])
-    third, fourth = Delivery(TP, 1), Delivery(TP, 2)
+    third, fourth = BatchDelivery(TP, 1), BatchDelivery(TP, 2)
     second.divide([(0, third), (1, fourth)])
     calls: list[object] = []
     futures[4].add_done_callback(calls.append)
@@ -217,8 +223,8 @@ def test_a_divided_batch_is_done_when_its_parts_are() -> None:
 
 
 def test_columns_have_the_outcomes_of_all_their_batches() -> None:
-    parts = [Delivery(TopicPartition("orders", index), index + 1) for index in range(2)]
-    whole = Delivery(TopicPartition("orders", -1), 3)
+    parts = [BatchDelivery(TopicPartition("orders", index), index + 1) for index in range(2)]
+    whole = BatchDelivery(TopicPartition("orders", -1), 3)
     parts[0].succeed(7)
     whole.divide([(0, part) for part in parts])
     future = ColumnsFuture(whole)
@@ -231,16 +237,16 @@ def test_columns_have_the_outcomes_of_all_their_batches() -> None:
 
 
 def test_columns_fail_with_the_first_batch_that_failed() -> None:
-    parts = [Delivery(TP, 1), Delivery(TP, 1)]
-    whole = Delivery(TP, 2)
+    parts = [BatchDelivery(TP, 1), BatchDelivery(TP, 1)]
+    whole = BatchDelivery(TP, 2)
     whole.divide([(0, part) for part in parts])
     parts[0].succeed(0)
     parts[1].fail(TimedOut("late"))
     assert isinstance(ColumnsFuture(whole).exception(), TimedOut)
-    blamed = Delivery(TP, 2)
+    blamed = BatchDelivery(TP, 2)
     own = KafkaError(ErrorCode.INVALID_RECORD, "no key")
     blamed.fail(TimedOut("with another record"), {1: own})
     assert ColumnsFuture(blamed).exception() is own
-    empty = Delivery(TP, 0)
+    empty = BatchDelivery(TP, 0)
     empty.divide([])
     assert ColumnsFuture(empty).result() == []

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.errors import BatchRefused, Closed, TimedOut, UnknownTopic
+from headrace.client.errors import BatchRefused, Closed, TimedOut
 from headrace.client.options import producer_options
 from headrace.client.producer.delivery import Future
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import LeaderIdAndEpoch, ProduceRequest
@@ -460,7 +460,7 @@ def test_an_error_that_does_not_pass_fails_at_once() -> None:
 
     async def scenario(engine: Sending) -> None:
         begun = brokers.clock.seconds
-        with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED: t-0"):
+        with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED: partition t-0"):
             await engine.send(b"a")
         assert brokers.clock.seconds - begun < 0.1
 

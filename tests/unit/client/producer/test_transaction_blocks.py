@@ -1,7 +1,6 @@
 """`async with producer.transaction()`, on brokers in memory: however it is left, it is ended."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -22,10 +21,9 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> TransactionalBrokers:
     brokers = TransactionalBrokers()
     brokers.add_topic("t")
     monkeypatch.setattr(
-        "headrace.client.producer.producer_engine.Cluster",
+        "headrace.client.producer.producer_engine.ClusterClient",
         lambda *_, **options: brokers.new_cluster(),
     )
-    monkeypatch.setattr(time, "monotonic", brokers.clock.monotonic)
     return brokers
 
 
@@ -98,7 +96,7 @@ def test_a_block_that_is_cancelled_before_its_commit_is_aborted(
         task.cancel()
         brokers.is_slow = False
         await asyncio.sleep(0.1)
-        for connection in producer._cluster._connections.values():
+        for connection in producer._engine.cluster._connections.values():
             connection.release(9)  # type: ignore[attr-defined]
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -14,7 +14,7 @@ from headrace.client.errors import (
     TransactionAborted,
     TransactionFatal,
 )
-from headrace.client.producer.transaction_state import Phase
+from headrace.client.producer.transaction_state import TransactionPhase
 from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -551,7 +551,7 @@ def test_an_error_that_nothing_helps_against_is_fatal(api: str) -> None:
         with pytest.raises(TransactionFatal) as caught:
             await all_of_it()
         assert caught.value.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert transactor.state.phase is Phase.FATAL_ERROR
+        assert transactor.state.phase is TransactionPhase.FATAL_ERROR
         with pytest.raises(TransactionFatal):
             await transactor.begin()
 

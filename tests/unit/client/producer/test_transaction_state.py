@@ -11,7 +11,7 @@ from headrace.client.errors import (
     TransactionAbortable,
     TransactionFatal,
 )
-from headrace.client.producer.transaction_state import Phase, TransactionState, is_fatal
+from headrace.client.producer.transaction_state import TransactionPhase, TransactionState, is_fatal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
@@ -145,7 +145,7 @@ def test_what_is_fatal_stays_and_says_whether_it_is_a_fence() -> None:
     error = state.break_off(KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     assert type(error) is TransactionFatal
     assert not state.fail(REFUSED)
-    assert state.phase is Phase.FATAL_ERROR
+    assert state.phase is TransactionPhase.FATAL_ERROR
     assert "'copier' was taken by another producer" in str(fenced().failure())
     assert isinstance(fenced().failure(), TransactionFatal)
 

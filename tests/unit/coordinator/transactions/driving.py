@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from itertools import count, islice
 
-from headrace.coordinator.shard import Client, Effects, Record, Reply
-from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.shard import CoordinatorRecord, Reply, RequestClient, ShardEffects
+from headrace.coordinator.transactions.decisions import ProducerIdAndEpoch
 from headrace.coordinator.transactions.transaction_metadata import (
     AddOffsets,
     AddPartitions,
@@ -30,7 +30,7 @@ ID = "orders"
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 1)
 OFFSETS = TopicPartition("__consumer_offsets", 7)
-CLIENT = Client("app", "/10.0.0.7")
+CLIENT = RequestClient("app", "/10.0.0.7")
 # Timeouts are looked for at every millisecond.
 SETTINGS = TransactionSettings(timeout_check_ms=1)
 
@@ -38,16 +38,20 @@ SETTINGS = TransactionSettings(timeout_check_ms=1)
 class Shell:
     """Runs one shard. Records are committed at once unless `is_holding`.
 
-    Answers go out in order, behind the records before them, as the driver does it.
+    Answers go out in order, behind the records before them, as the driver does it. As in the
+    broker, the stock of producer ids is filled after loading and whenever effects took hold, so
+    also without a request; but not while `has_controller` is False.
     """
 
     def __init__(
         self,
         settings: TransactionSettings = SETTINGS,
-        log: Iterable[Record] = (),
+        log: Iterable[CoordinatorRecord] = (),
         now_ms: int = START_MS,
         coordinator_epoch: int = 1,
         producer_ids: Iterable[int] | None = None,
+        *,
+        has_controller: bool = True,
     ) -> None:
         self.settings = settings
         self.coordinator_epoch = coordinator_epoch
@@ -59,21 +63,23 @@ class Shell:
         self.now_ms = now_ms
         self.shard.loaded(now_ms)
         self.is_holding = False
-        self.held: list[Effects] = []
+        self.held: list[ShardEffects] = []
         self.answers: dict[int, Message] = {}
         self._tokens = count(1)
         self._producer_ids = iter(
             count(FIRST_PRODUCER_ID) if producer_ids is None else producer_ids
         )
+        self.has_controller = has_controller
+        self._stock()
 
     def send(self, request: Message, version: int) -> int:
         """Handle a request; its answer will be in `answers` under the token returned here."""
-        self.shard.give_producer_ids(islice(self._producer_ids, self.shard.wants_producer_ids))
+        self._stock()
         token = next(self._tokens)
         self.perform(self.shard.handle(request, version, token, CLIENT, self.now_ms))
         return token
 
-    def perform(self, effects: Effects) -> None:
+    def perform(self, effects: ShardEffects) -> None:
         self.log += effects.records
         self.held.append(effects)
         if not self.is_holding:
@@ -90,6 +96,11 @@ class Shell:
                 self._tell(self.shard.commit(effects, self.now_ms))
             else:
                 self._tell(effects.replies)
+        self._stock()
+
+    def add_producer_ids(self) -> None:
+        """Fill the stock of producer ids."""
+        self.shard.add_producer_ids(islice(self._producer_ids, self.shard.missing_producer_ids))
 
     def advance(self, duration_ms: int) -> None:
         """Let time pass, waking the shard exactly when it asks to be woken."""
@@ -103,12 +114,17 @@ class Shell:
         """The next coordinator, which finds so many records (or all) in the log."""
         log = self.log if keep is None else self.log[:keep]
         return Shell(
-            self.settings, log, self.now_ms, self.coordinator_epoch + 1, self._producer_ids
+            self.settings,
+            log,
+            self.now_ms,
+            self.coordinator_epoch + 1,
+            self._producer_ids,
+            has_controller=self.has_controller,
         )
 
     def write_markers(self) -> list[MarkerOrder]:
         """Write every marker that is ordered."""
-        orders = self.shard.take_orders()
+        orders = self.shard.take_marker_orders()
         for order in orders:
             self.written(order, *order.partitions)
         return orders
@@ -120,12 +136,12 @@ class Shell:
 
     def init(
         self,
-        expected: Producer | None = None,
+        expected: ProducerIdAndEpoch | None = None,
         *,
         timeout_ms: int = TIMEOUT_MS,
         version: int = 5,
         transactional_id: str = ID,
-    ) -> Producer | ErrorCode:
+    ) -> ProducerIdAndEpoch | ErrorCode:
         """What a producer gets that starts, or goes on with what it has."""
         producer_id, producer_epoch = expected or (-1, -1)
         request = InitProducerIdRequest(
@@ -136,23 +152,23 @@ class Shell:
         )
         return self.initialized(self.send(request, version))
 
-    def initialized(self, token: int) -> Producer | ErrorCode:
+    def initialized(self, token: int) -> ProducerIdAndEpoch | ErrorCode:
         answer = self.answers[token]
         assert isinstance(answer, InitProducerIdResponse)
         if answer.error_code:
             assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
             return error_code(answer.error_code)
-        return Producer(answer.producer_id, answer.producer_epoch)
+        return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
-    def start(self, transactional_id: str = ID, timeout_ms: int = TIMEOUT_MS) -> Producer:
+    def start(self, transactional_id: str = ID, timeout_ms: int = TIMEOUT_MS) -> ProducerIdAndEpoch:
         """A producer that nobody stands in the way of."""
         producer = self.init(transactional_id=transactional_id, timeout_ms=timeout_ms)
-        assert isinstance(producer, Producer)
+        assert isinstance(producer, ProducerIdAndEpoch)
         return producer
 
     def add_request(
         self,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         *partitions: TopicPartition,
         version: int = 4,
         verify: bool = False,
@@ -169,7 +185,7 @@ class Shell:
 
     def add(
         self,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         *partitions: TopicPartition,
         version: int = 4,
         verify: bool = False,
@@ -198,7 +214,7 @@ class Shell:
             for one in topic.results_by_partition
         }
 
-    def add_offsets(self, producer: Producer, *, version: int = 4) -> ErrorCode:
+    def add_offsets(self, producer: ProducerIdAndEpoch, *, version: int = 4) -> ErrorCode:
         request = AddOffsets(
             transactional_id=ID,
             producer_id=producer.producer_id,
@@ -212,7 +228,7 @@ class Shell:
 
     def end_request(
         self,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         committed: bool,
         *,
         version: int = 5,
@@ -226,38 +242,38 @@ class Shell:
         )
         return self.send(request, version)
 
-    def ended(self, token: int) -> Producer | ErrorCode:
+    def ended(self, token: int) -> ProducerIdAndEpoch | ErrorCode:
         """What to go on with, or an error; NONE if the client goes on as it was."""
         answer = self.answers[token]
         assert isinstance(answer, EndTxnResponse)
         if answer.producer_id == -1:
             return error_code(answer.error_code)
         assert answer.error_code == ErrorCode.NONE
-        return Producer(answer.producer_id, answer.producer_epoch)
+        return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def end(
         self,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         committed: bool,
         *,
         version: int = 5,
         transactional_id: str = ID,
-    ) -> Producer | ErrorCode:
+    ) -> ProducerIdAndEpoch | ErrorCode:
         return self.ended(
             self.end_request(
                 producer, committed, version=version, transactional_id=transactional_id
             )
         )
 
-    def commit(self, producer: Producer) -> Producer:
+    def commit(self, producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """Commit, with version 2, what must be possible to commit."""
         after = self.end(producer, True)
-        assert isinstance(after, Producer)
+        assert isinstance(after, ProducerIdAndEpoch)
         return after
 
-    def abort(self, producer: Producer) -> Producer:
+    def abort(self, producer: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         after = self.end(producer, False)
-        assert isinstance(after, Producer)
+        assert isinstance(after, ProducerIdAndEpoch)
         return after
 
     def state(self, transactional_id: str = ID) -> str:
@@ -265,6 +281,10 @@ class Shell:
         if described.error_code:
             return error_code(described.error_code).name
         return described.transaction_state
+
+    def _stock(self) -> None:
+        if self.has_controller:
+            self.add_producer_ids()
 
     def _tell(self, replies: Iterable[Reply]) -> None:
         for token, response in replies:

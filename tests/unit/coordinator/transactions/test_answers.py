@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.transactions.decisions import ProducerIdAndEpoch
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_transactions import TopicData, TransactionState
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
@@ -49,7 +49,7 @@ def test_describe(shell: Shell) -> None:
 
 def test_an_id_is_described_as_it_is_committed(shell: Shell) -> None:
     shell.is_holding = True
-    waiting = Producer(FIRST_PRODUCER_ID, 0)
+    waiting = ProducerIdAndEpoch(FIRST_PRODUCER_ID, 0)
     shell.add_request(waiting, A, transactional_id="waiting")
     assert shell.state("waiting") == "Empty"
     shell.release()

@@ -3,13 +3,13 @@
 import pytest
 
 from headrace.coordinator.transactions import decisions
-from headrace.coordinator.transactions.decisions import Decision, Producer
+from headrace.coordinator.transactions.decisions import Decision, ProducerIdAndEpoch
 from headrace.coordinator.transactions.transaction_metadata import (
     EPOCH_MAX,
     SOURCES,
     VERSION_WITH_BUMP,
-    Status,
     TransactionMetadata,
+    TransactionStatus,
 )
 from headrace.errors import ErrorCode
 from tests.unit.coordinator.transactions.driving import A, B
@@ -26,14 +26,14 @@ CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 INVALID = ErrorCode.INVALID_TXN_STATE
 NONE = ErrorCode.NONE
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-EM, ON, PC, PA, CC, CA = Status
-PRESENT = Producer(ID, EPOCH)
-BEFORE = Producer(ID, EPOCH - 1)
+EM, ON, PC, PA, CC, CA = TransactionStatus
+PRESENT = ProducerIdAndEpoch(ID, EPOCH)
+BEFORE = ProducerIdAndEpoch(ID, EPOCH - 1)
 ANOTHER = A._replace(partition=9)
 
 
 def metadata(
-    status: Status,
+    status: TransactionStatus,
     epoch: int = EPOCH,
     *,
     last: int = -1,
@@ -62,7 +62,9 @@ def shown(decision: Decision) -> object:
     return decision.status, decision.producer_id, decision.producer_epoch
 
 
-def initialize(current: TransactionMetadata | None, expected: Producer | None = None) -> Decision:
+def initialize(
+    current: TransactionMetadata | None, expected: ProducerIdAndEpoch | None = None
+) -> Decision:
     return decisions.initialize(current, expected, TIMEOUT_MS, NOW_MS, lambda: NEW_ID)
 
 
@@ -91,7 +93,7 @@ def test_a_start_makes_everything_of_the_transaction_before_go() -> None:
 
 def test_used_up_epochs_take_another_producer_id() -> None:
     used_up = metadata(EM, EPOCH_MAX - 1)
-    expected = Producer(ID, EPOCH_MAX - 1)
+    expected = ProducerIdAndEpoch(ID, EPOCH_MAX - 1)
     after = initialize(used_up, expected)
     assert isinstance(after, TransactionMetadata)
     assert shown(after) == (EM, NEW_ID, 0)
@@ -102,14 +104,14 @@ def test_used_up_epochs_take_another_producer_id() -> None:
         assert isinstance(repeated, TransactionMetadata)
         assert shown(repeated) == (EM, NEW_ID, 0)
         after = repeated
-    assert initialize(after, Producer(ID, EPOCH)) is FENCED
+    assert initialize(after, ProducerIdAndEpoch(ID, EPOCH)) is FENCED
 
 
 def test_the_last_epoch_but_one_is_for_clients_and_the_last_to_fence_them() -> None:
     assert shown(initialize(metadata(EM, EPOCH_MAX - 2))) == (EM, ID, EPOCH_MAX - 1)
     assert shown(initialize(metadata(ON, EPOCH_MAX - 1))) == (PA, ID, EPOCH_MAX)
     assert shown(initialize(metadata(CA, EPOCH_MAX))) == (EM, NEW_ID, 0)
-    assert initialize(metadata(CA, EPOCH_MAX), Producer(ID, EPOCH_MAX - 1)) is FENCED
+    assert initialize(metadata(CA, EPOCH_MAX), ProducerIdAndEpoch(ID, EPOCH_MAX - 1)) is FENCED
 
 
 @pytest.mark.parametrize("current", [None, metadata(EM, EPOCH_MAX - 1)])
@@ -119,20 +121,20 @@ def test_no_producer_id_at_hand(current: TransactionMetadata | None) -> None:
 
 
 def end_with_bump(
-    current: TransactionMetadata | None, producer: Producer, committed: bool
+    current: TransactionMetadata | None, producer: ProducerIdAndEpoch, committed: bool
 ) -> Decision:
     return decisions.end_with_bump(current, producer, committed, NOW_MS, lambda: NEW_ID)
 
 
 def test_an_end_with_the_last_epoch_goes_on_with_another_producer_id() -> None:
-    last = Producer(ID, EPOCH_MAX - 1)
+    last = ProducerIdAndEpoch(ID, EPOCH_MAX - 1)
     prepared = end_with_bump(metadata(ON, EPOCH_MAX - 1), last, True)
     assert isinstance(prepared, TransactionMetadata)
     # Markers belong to the id that wrote the records.
     assert shown(prepared) == (PC, ID, EPOCH_MAX)
     assert prepared.client_producer == (NEW_ID, 0)
     # The client may have either by now.
-    for producer in (last, Producer(NEW_ID, 0)):
+    for producer in (last, ProducerIdAndEpoch(NEW_ID, 0)):
         assert end_with_bump(prepared, producer, True) is CONCURRENT
         assert end_with_bump(prepared, producer, False) is CONCURRENT
         assert decisions.add(prepared, producer, (A,), VERSION_WITH_BUMP, NOW_MS) is CONCURRENT
@@ -141,12 +143,12 @@ def test_an_end_with_the_last_epoch_goes_on_with_another_producer_id() -> None:
     assert shown(complete) == (CC, NEW_ID, 0)
     assert complete.previous_producer_id == ID
     assert end_with_bump(complete, last, True) is NONE
-    assert end_with_bump(complete, Producer(ID, EPOCH_MAX - 2), True) is MAPPING
+    assert end_with_bump(complete, ProducerIdAndEpoch(ID, EPOCH_MAX - 2), True) is MAPPING
     assert shown(initialize(complete, last)) == (EM, NEW_ID, 0)
 
 
 def test_an_abort_of_nothing_with_the_last_epoch() -> None:
-    last = Producer(ID, EPOCH_MAX - 1)
+    last = ProducerIdAndEpoch(ID, EPOCH_MAX - 1)
     complete = end_with_bump(metadata(CC, EPOCH_MAX - 1), last, False)
     assert isinstance(complete, TransactionMetadata)
     assert shown(complete) == (CA, NEW_ID, 0)
@@ -154,7 +156,7 @@ def test_an_abort_of_nothing_with_the_last_epoch() -> None:
 
 
 def test_an_end_with_the_last_epoch_waits_for_a_producer_id() -> None:
-    current, last = metadata(ON, EPOCH_MAX - 1), Producer(ID, EPOCH_MAX - 1)
+    current, last = metadata(ON, EPOCH_MAX - 1), ProducerIdAndEpoch(ID, EPOCH_MAX - 1)
     assert decisions.end_with_bump(current, last, True, NOW_MS, lambda: None) is LOADING
 
 
@@ -169,7 +171,7 @@ def fence(epoch: int) -> TransactionMetadata:
 def test_who_was_aborted_by_us_may_abort_and_not_commit(epoch: int) -> None:
     fenced = fence(epoch)
     complete = fenced.completed(NOW_MS)
-    producer = Producer(ID, epoch)
+    producer = ProducerIdAndEpoch(ID, epoch)
     assert end_with_bump(fenced, producer, False) is CONCURRENT
     assert end_with_bump(complete, producer, False) is NONE
     assert end_with_bump(fenced, producer, True) is CONCURRENT
@@ -183,7 +185,7 @@ def test_who_was_aborted_by_us_may_abort_and_not_commit(epoch: int) -> None:
 
 
 def test_who_was_aborted_by_us_with_the_last_epoch_takes_another_producer_id() -> None:
-    producer = Producer(ID, EPOCH_MAX - 1)
+    producer = ProducerIdAndEpoch(ID, EPOCH_MAX - 1)
     fenced = fence(EPOCH_MAX - 1)
     assert shown(fenced) == (PA, ID, EPOCH_MAX)
     complete = fenced.completed(NOW_MS)
@@ -202,14 +204,14 @@ def test_who_was_aborted_by_us_with_the_last_epoch_takes_another_producer_id() -
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_last_epoch_of_an_older_log_is_given_to_no_client(committed: bool) -> None:
     """Brokers aborted transactions without another producer id."""
-    producer = Producer(ID, EPOCH_MAX - 1)
+    producer = ProducerIdAndEpoch(ID, EPOCH_MAX - 1)
     complete = metadata(CA, EPOCH_MAX, last=EPOCH_MAX - 1)
     assert end_with_bump(complete, producer, committed) is FENCED
     assert shown(initialize(complete, producer)) == (EM, NEW_ID, 0)
 
 
 @pytest.mark.parametrize("status", [EM, ON, CC, CA])
-def test_add(status: Status) -> None:
+def test_add(status: TransactionStatus) -> None:
     decision = decisions.add(metadata(status), PRESENT, (A, ANOTHER), VERSION_WITH_BUMP, NOW_MS)
     assert isinstance(decision, TransactionMetadata)
     is_going_on = status is ON
@@ -226,16 +228,16 @@ def test_there_is_nothing_to_add_twice() -> None:
     ("producer", "code", "code_of_another"),
     [(PRESENT, NONE, ErrorCode.TRANSACTION_ABORTABLE), (BEFORE, FENCED, FENCED)],
 )
-def test_verify(producer: Producer, code: ErrorCode, code_of_another: ErrorCode) -> None:
+def test_verify(producer: ProducerIdAndEpoch, code: ErrorCode, code_of_another: ErrorCode) -> None:
     verdicts = decisions.verify(metadata(ON), producer, (A, ANOTHER))
     assert verdicts == {A: code, ANOTHER: code_of_another}
 
 
 def test_every_decision_is_a_transition_of_the_table() -> None:
     """And every transition of the table is decided somewhere."""
-    seen: set[tuple[Status | None, Status | None]] = set()
+    seen: set[tuple[TransactionStatus | None, TransactionStatus | None]] = set()
     producers = [None, PRESENT, BEFORE]
-    states = [None, *map(metadata, Status)]
+    states = [None, *map(metadata, TransactionStatus)]
     for current in states:
         outcomes: list[Decision] = []
         for producer in producers:

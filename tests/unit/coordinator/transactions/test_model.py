@@ -3,6 +3,7 @@
 What transactions promise: every one of them ends, in all of its partitions the same way, and as its
 producer was told; a producer that was replaced commits nothing; no epoch is given to two producers.
 Writes and markers arrive whenever the test likes, and those of a coordinator that is gone too.
+Producer ids are in stock, or come late, since no controller is there to ask.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeVar
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinator.records import (
@@ -18,15 +19,16 @@ from headrace.coordinator.records import (
     decode_transaction_key,
     encode_transaction,
 )
-from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.transactions.decisions import ProducerIdAndEpoch
 from headrace.coordinator.transactions.transaction_metadata import (
+    CLIENT_EPOCH_MAX,
     EPOCH_MAX,
     SOURCES,
     VERSION_WITH_BUMP,
     MarkerOrder,
-    Status,
     TransactionMetadata,
     TransactionSettings,
+    TransactionStatus,
 )
 from headrace.errors import ErrorCode
 from headrace.protocol.markers import Marker
@@ -47,6 +49,37 @@ SURELY_REFUSED = (
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.INVALID_TXN_STATE,
+)
+# After these a client asks again; the second says that no producer id is in stock.
+RETRIABLE = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+# Choices of a random example, all of them about the id "worn". A client aborts a transaction and is
+# replaced. The next client adds a partition at epoch 32763 when the coordinator crashes; a third
+# client has that transaction aborted. A client of version 2 gets 32765; a rival's InitProducerId
+# aborts its transaction; it aborts too, which counts as its own end, and goes on with 32766, the
+# last epoch. It writes to partition 0, the coordinator crashes, and no request follows.
+FAILOVER_AT_LAST_EPOCH = (
+    bytes.fromhex("46010005000032000005055c00003bd4")
+    + bytes(11)
+    + bytes.fromhex("dc01009101")
+    + bytes(13)
+    + bytes.fromhex("6d")
+    + bytes(6)
+    + bytes.fromhex("710000ab000137f7")
+    + bytes(25)
+    + bytes.fromhex("869f")
+    + bytes(60)
+    + bytes.fromhex("ae004601")
+    + bytes(24)
+    + bytes.fromhex("bc0001")
+    + bytes(11)
+    + bytes.fromhex("ea00002d010100000047")
+    + bytes(65)
+    + bytes.fromhex("0509ee")
+    + bytes(7)
+    + bytes.fromhex("0122bc")
+    + bytes(19)
+    + bytes.fromhex("160000004a")
 )
 
 
@@ -70,7 +103,7 @@ class Log:
         known = self.producers.get(producer_id)
         return 0 if known is None else known.markers
 
-    def append(self, producer: Producer, transaction: int, markers: int) -> bool:
+    def append(self, producer: ProducerIdAndEpoch, transaction: int, markers: int) -> bool:
         """`markers` is how many there were before the coordinator was asked."""
         known = self.producers.setdefault(
             producer.producer_id, KnownProducer(producer.producer_epoch)
@@ -122,7 +155,7 @@ class Client:
     number: int
     transactional_id: str
     is_bumping: bool
-    producer: Producer | None = None
+    producer: ProducerIdAndEpoch | None = None
     transaction: int | None = None
     partitions: set[TopicPartition] = field(default_factory=set)
     # Writes that are not answered, and whether one was refused.
@@ -142,7 +175,7 @@ class Flight:
     """A write that the coordinator has let pass, on its way to a partition."""
 
     client: Client
-    producer: Producer
+    producer: ProducerIdAndEpoch
     transaction: int
     partition: TopicPartition
     markers: int
@@ -151,19 +184,22 @@ class Flight:
 class World:
     """Clients, partitions and the coordinator of the hour. A byte decides each choice."""
 
-    def __init__(self, choices: bytes) -> None:
+    def __init__(self, choices: bytes, *, has_controller: bool = True) -> None:
+        """Without a controller producer ids come only when time has passed."""
         worn = TransactionMetadata(
-            status=Status.EMPTY,
+            status=TransactionStatus.EMPTY,
             producer_id=WORN_PRODUCER_ID,
             producer_epoch=EPOCH_MAX - 6,
             timeout_ms=TIMEOUT_MS,
             updated_ms=START_MS,
         )
-        self.shell = Shell(SETTINGS, [encode_transaction("worn", worn)])
+        log = [encode_transaction("worn", worn)]
+        self.shell = Shell(SETTINGS, log, has_controller=has_controller)
+        self.retriable = RETRIABLE[:1] if has_controller else RETRIABLE
         self.logs = {partition: Log() for partition in PARTITIONS}
         self.clients: list[Client] = []
         self.owner: dict[str, Client] = {}
-        self.holder: dict[Producer, Client] = {}
+        self.holder: dict[ProducerIdAndEpoch, Client] = {}
         self.told: dict[int, bool] = {}
         self.flights: list[Flight] = []
         self.orders: list[tuple[Shell, MarkerOrder, TopicPartition]] = []
@@ -210,7 +246,7 @@ class World:
         if client is not None:
             self._start(client, client.producer)
 
-    def _start(self, client: Client, expected: Producer | None) -> None:
+    def _start(self, client: Client, expected: ProducerIdAndEpoch | None) -> None:
         request = InitProducerIdRequest(
             transactional_id=client.transactional_id,
             transaction_timeout_ms=TIMEOUT_MS,
@@ -222,14 +258,14 @@ class World:
 
         def started(token: int) -> None:
             answer = self.shell.initialized(token)
-            if isinstance(answer, Producer):
+            if isinstance(answer, ProducerIdAndEpoch):
                 self._give_up(client)
                 self._hand_out(client, answer)
                 self.owner[client.transactional_id] = client
             elif answer in SURELY_REFUSED:
                 client.is_over = True
             else:
-                assert answer is ErrorCode.CONCURRENT_TRANSACTIONS
+                assert answer in self.retriable
 
         self._ask(client, self.shell.send(request, 5), started)
 
@@ -298,19 +334,19 @@ class World:
 
         def ended(token: int) -> None:
             answer = self.shell.ended(token)
-            if isinstance(answer, Producer) or answer is ErrorCode.NONE:
+            if isinstance(answer, ProducerIdAndEpoch) or answer is ErrorCode.NONE:
                 assert self.owner[client.transactional_id] is client, "a zombie was served"
                 if transaction is not None:
                     self.told[transaction] = wish
                 self._give_up(client)
-                if isinstance(answer, Producer):
+                if isinstance(answer, ProducerIdAndEpoch):
                     self._hand_out(client, answer)
             elif answer in SURELY_REFUSED:
                 if transaction is not None and not client.is_in_doubt:
                     self.told[transaction] = False
                 client.is_over = True
             else:
-                assert answer is ErrorCode.CONCURRENT_TRANSACTIONS
+                assert answer in self.retriable
 
         version = 5 if client.is_bumping else 3
         token = self.shell.end_request(
@@ -324,7 +360,7 @@ class World:
         client.partitions = set()
         client.writing, client.has_failed, client.is_in_doubt = 0, False, False
 
-    def _hand_out(self, client: Client, producer: Producer) -> None:
+    def _hand_out(self, client: Client, producer: ProducerIdAndEpoch) -> None:
         assert self.holder.setdefault(producer, client) is client, "an epoch was given twice"
         assert producer.producer_epoch < EPOCH_MAX
         client.producer = producer
@@ -342,6 +378,7 @@ class World:
 
     def pass_time(self) -> None:
         self.shell.advance(self._of((1, 1, 400, TIMED_OUT_MS, SETTINGS.id_expiration_ms)))
+        self.shell.add_producer_ids()
         self._look()
 
     def crash(self) -> None:
@@ -392,10 +429,11 @@ class World:
                     client.token, client.then = None, None
                     then(token)
         self.shell.answers.clear()
-        for order in self.shell.shard.take_orders():
+        for order in self.shell.shard.take_marker_orders():
             self.orders += [(self.shell, order, partition) for partition in order.partitions]
 
     def settle(self) -> None:
+        self.shell.has_controller = True
         for _ in range(3):
             self.shell.release()
             self._look()
@@ -430,7 +468,41 @@ class World:
             states[transactional_id] = after
 
 
+def test_a_new_coordinator_aborts_a_transaction_at_the_last_epoch_without_a_request() -> None:
+    """The last steps of FAILOVER_AT_LAST_EPOCH, where the transaction stayed open for ever.
+
+    A producer with the last epoch of its producer id writes, and is gone. So is its coordinator.
+    The next coordinator gets no request until the transaction times out. The abort needs a new
+    producer id, so the stock has to be filled without a request.
+    """
+    partition = PARTITIONS[0]
+    producer = ProducerIdAndEpoch(WORN_PRODUCER_ID, CLIENT_EPOCH_MAX)
+    worn = TransactionMetadata(
+        status=TransactionStatus.EMPTY,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        timeout_ms=TIMEOUT_MS,
+        updated_ms=START_MS,
+    )
+    shell = Shell(SETTINGS, [encode_transaction("worn", worn)])
+    assert shell.add(producer, partition, transactional_id="worn") is ErrorCode.NONE
+    successor = shell.reload()
+    successor.advance(TIMED_OUT_MS)
+    assert successor.state("worn") == "PrepareAbort"
+    [order] = successor.write_markers()
+    assert order.partitions == (partition,)
+    marker = Marker(WORN_PRODUCER_ID, EPOCH_MAX, successor.coordinator_epoch, committed=False)
+    assert order.marker == marker
+    assert successor.state("worn") == "CompleteAbort"
+    next_producer = successor.end(producer, committed=False, transactional_id="worn")
+    assert isinstance(next_producer, ProducerIdAndEpoch)
+    assert next_producer.producer_id != WORN_PRODUCER_ID
+    assert next_producer.producer_epoch == 0
+
+
 @settings(max_examples=60)
-@given(st.binary(min_size=300, max_size=900))
-def test_transactions(choices: bytes) -> None:
-    World(choices).run()
+@given(choices=st.binary(min_size=300, max_size=900), has_controller=st.booleans())
+@example(choices=FAILOVER_AT_LAST_EPOCH, has_controller=True)
+@example(choices=FAILOVER_AT_LAST_EPOCH, has_controller=False)
+def test_transactions(choices: bytes, has_controller: bool) -> None:
+    World(choices, has_controller=has_controller).run()

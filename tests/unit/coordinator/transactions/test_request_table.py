@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from headrace.coordinator.transactions import decisions
-from headrace.coordinator.transactions.decisions import Decision, Producer
+from headrace.coordinator.transactions.decisions import Decision, ProducerIdAndEpoch
 from headrace.coordinator.transactions.transaction_metadata import (
     VERSION_WITH_BUMP,
     VERSION_WITHOUT_BUMP,
-    Status,
     TransactionMetadata,
+    TransactionStatus,
 )
 from headrace.errors import ErrorCode
 from tests.unit.coordinator.transactions.driving import A, B
@@ -21,11 +21,11 @@ EPOCH = 5
 NOW_MS = 2_000
 ADDED = A._replace(partition=9)
 SENDERS = {
-    "current": Producer(ID, EPOCH),
-    "last": Producer(ID, EPOCH - 1),
-    "older": Producer(ID, EPOCH - 2),
-    "ahead": Producer(ID, EPOCH + 1),
-    "other": Producer(OTHER_ID, EPOCH),
+    "current": ProducerIdAndEpoch(ID, EPOCH),
+    "last": ProducerIdAndEpoch(ID, EPOCH - 1),
+    "older": ProducerIdAndEpoch(ID, EPOCH - 2),
+    "ahead": ProducerIdAndEpoch(ID, EPOCH + 1),
+    "other": ProducerIdAndEpoch(OTHER_ID, EPOCH),
     "new": None,
 }
 CODES = {
@@ -36,15 +36,15 @@ CODES = {
     ErrorCode.INVALID_TXN_STATE: "ITS",
     ErrorCode.TRANSACTION_ABORTABLE: "ABO",
 }
-STATUSES = {status.title: status for status in Status}
-SHORT = dict(zip(Status, ("EM", "ON", "PC", "PA", "CC", "CA"), strict=True))
+STATUSES = {status.title: status for status in TransactionStatus}
+SHORT = dict(zip(TransactionStatus, ("EM", "ON", "PC", "PA", "CC", "CA"), strict=True))
 
 
 def metadata(state: str) -> TransactionMetadata | None:
     status = STATUSES.get(state)
     if status is None:
         return None
-    is_open = status is Status.ONGOING or status.is_prepared
+    is_open = status is TransactionStatus.ONGOING or status.is_prepared
     return TransactionMetadata(
         status=status,
         producer_id=ID,
@@ -52,13 +52,15 @@ def metadata(state: str) -> TransactionMetadata | None:
         last_epoch=EPOCH - 1,
         timeout_ms=1_000,
         updated_ms=1_500,
-        start_ms=-1 if status is Status.EMPTY else 1_000,
+        start_ms=-1 if status is TransactionStatus.EMPTY else 1_000,
         partitions=(A, B) if is_open else (),
         client_version=VERSION_WITH_BUMP,
     )
 
 
-def decide(current: TransactionMetadata | None, request: str, sender: Producer | None) -> Decision:
+def decide(
+    current: TransactionMetadata | None, request: str, sender: ProducerIdAndEpoch | None
+) -> Decision:
     if request == "init":
         return decisions.initialize(current, sender, 1_000, NOW_MS, lambda: NEW_ID)
     assert sender is not None

@@ -6,8 +6,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from headrace.pipelines.frames.dataframes import import_root
-from headrace.pipelines.frames.errors import BuildError, blaming, essence, line_of
-from headrace.pipelines.spec.model import Place
+from headrace.pipelines.frames.errors import blaming, essence, line_of
+from headrace.pipelines.spec.model import BuildError, SourceLocation
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,10 @@ def test_lines_are_found_however_spark_writes_them() -> None:
 
 
 def test_a_refusal_of_sparks_is_the_parts() -> None:
-    with pytest.raises(BuildError) as caught, blaming(Place("a.yaml", 3), "step s", "do that"):
+    with (
+        pytest.raises(BuildError) as caught,
+        blaming(SourceLocation("a.yaml", 3), "step s", "do that"),
+    ):
         raise AnalysisException("[X] It is wrong. SQLSTATE: 1")
     assert str(caught.value) == "a.yaml:3: step s: it is wrong; do that"
     assert (caught.value.part, str(caught.value.place)) == ("step s", "a.yaml:3")

@@ -11,20 +11,22 @@ from headrace.pipelines.spec.model import (
     OnError,
     OutputMode,
     Pipeline,
-    Place,
     PythonStep,
     Sink,
+    SourceLocation,
     SqlStep,
     TopicSink,
     TopicSource,
 )
 
 JSON = Decode("json", "order_id BIGINT, region STRING", on_error=OnError.DEAD_LETTER)
-ORDERS = TopicSource("orders", topics=("orders",), decode=JSON, place=Place("orders.yaml", 5))
+ORDERS = TopicSource(
+    "orders", topics=("orders",), decode=JSON, place=SourceLocation("orders.yaml", 5)
+)
 REGIONS = FormatSource("regions", "csv", path="regions.csv")
 UNIQUE = DeduplicateStep("unique_orders", "orders", ("order_id",))
 TOTALS_SQL = "SELECT region, count(*) AS n\nFROM unique_orders GROUP BY region"
-TOTALS_STEP = SqlStep("per_region", TOTALS_SQL, place=Place("orders.yaml", 12))
+TOTALS_STEP = SqlStep("per_region", TOTALS_SQL, place=SourceLocation("orders.yaml", 12))
 PLACED = SqlStep("placed", "SELECT *, upper(region) AS r FROM orders")
 SESSIONS = PythonStep("sessions", "sessions.py:sessionize", ("orders",))
 TOTALS = Sink(
@@ -32,9 +34,11 @@ TOTALS = Sink(
     "per_region",
     TopicSink(topic="totals"),
     mode=OutputMode.UPDATE,
-    place=Place("orders.yaml", 20),
+    place=SourceLocation("orders.yaml", 20),
 )
-LAKE = Sink("lake", "placed", FileSink("parquet", "./lake"), place=Place("orders.yaml", 21))
+LAKE = Sink(
+    "lake", "placed", FileSink("parquet", "./lake"), place=SourceLocation("orders.yaml", 21)
+)
 
 
 def orders_pipeline(directory: Path) -> Pipeline:
@@ -48,5 +52,5 @@ def orders_pipeline(directory: Path) -> Pipeline:
         directory=directory,
         checkpoint=str(directory / "checkpoints"),
         dead_letters=DeadLetters("dead"),
-        place=Place("orders.yaml", 1),
+        place=SourceLocation("orders.yaml", 1),
     )

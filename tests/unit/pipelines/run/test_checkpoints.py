@@ -12,7 +12,7 @@ from headrace.pipelines.locations import (
     query_name,
 )
 from headrace.pipelines.run.checkpoints import (
-    ResetRefused,
+    CheckpointResetRefused,
     claim,
     differences,
     do_resets,
@@ -230,10 +230,12 @@ def test_a_pipeline_that_runs_is_not_reset(pipeline: Pipeline) -> None:
 def test_resets_that_cannot_be_made_are_refused(pipeline: Pipeline) -> None:
     with pytest.raises(ConfigError, match="no sink or query lakes; it has totals, lake, dead-"):
         plan_resets(pipeline, ["lakes"])
-    with pytest.raises(ResetRefused, match="s3a://b/c/totals, where this command cannot remove it"):
+    with pytest.raises(
+        CheckpointResetRefused, match="s3a://b/c/totals, where this command cannot remove it"
+    ):
         plan_resets(replace(pipeline, checkpoint="s3a://b/c"))
     far = replace(LAKE, target=FileSink("parquet", "s3a://b/lake"))
-    with pytest.raises(ResetRefused, match="give it another path"):
+    with pytest.raises(CheckpointResetRefused, match="give it another path"):
         plan_resets(replace(pipeline, sinks=(far,)))
 
 

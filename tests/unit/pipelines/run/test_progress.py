@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from headrace.pipelines.run.progress import (
+    ProgressTally,
     QueryProgress,
-    Tally,
     distance,
     lag,
     merged,
@@ -62,7 +62,7 @@ def test_a_log_that_was_cut_is_no_negative_lag() -> None:
 
 
 def test_a_tally_sums_up_batches() -> None:
-    tally = Tally("lake", bounded=False)
+    tally = ProgressTally("lake", bounded=False)
     tally.add([report(0, {"a": {"0": 10}}, {"a": {"0": 15}}, rows=10, out=4)])
     tally.add([report(1, {"a": {"0": 15}}, {"a": {"0": 15}}, rows=5, out=3)])
     found = tally.progress
@@ -73,7 +73,7 @@ def test_a_tally_sums_up_batches() -> None:
 
 
 def test_reports_that_come_twice_count_once() -> None:
-    tally = Tally("lake", bounded=False)
+    tally = ProgressTally("lake", bounded=False)
     reports = [report(n, {"a": {"0": n}}, {"a": {"0": 9}}, rows=1) for n in range(3)]
     for _ in range(2):
         tally.add(reports)
@@ -81,7 +81,7 @@ def test_reports_that_come_twice_count_once() -> None:
 
 
 def test_a_trigger_without_data_is_no_batch_but_tells_the_lag() -> None:
-    tally = Tally("lake", bounded=False)
+    tally = ProgressTally("lake", bounded=False)
     tally.add([report(0, {"a": {"0": 10}}, {"a": {"0": 10}}, rows=10)])
     tally.add([report(1, {"a": {"0": 10}}, {"a": {"0": 12}}, ran=False)])
     assert (tally.progress.batches, tally.progress.lag) == (1, 2)
@@ -91,7 +91,7 @@ def test_a_trigger_without_data_is_no_batch_but_tells_the_lag() -> None:
 
 
 def test_a_bounded_query_goes_to_where_its_topics_ended_at_its_start() -> None:
-    tally = Tally("lake", bounded=True)
+    tally = ProgressTally("lake", bounded=True)
     tally.add([report(0, {"a": {"0": 5}}, {"a": {"0": 20}}, rows=5)])
     assert (tally.progress.remaining, tally.progress.fraction) == (15, 0.25)
     tally.add([report(1, {"a": {"0": 20}}, {"a": {"0": 90}}, rows=15)])
@@ -115,7 +115,7 @@ def test_rows_that_the_sink_does_not_count_are_counted_on_the_way() -> None:
 
 
 def test_a_source_that_does_not_say_where_it_is_stays_where_it_was() -> None:
-    tally = Tally("lake", bounded=False)
+    tally = ProgressTally("lake", bounded=False)
     tally.add([report(0, {"a": {"0": 10}}, {"a": {"0": 10}}, rows=10)])
     tally.add([report(1, None, None, ran=False)])
     assert tally.progress.positions == {A0: 10}

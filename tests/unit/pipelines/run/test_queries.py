@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from headrace.pipelines.locations import notes_directory
 from headrace.pipelines.run import queries
 from headrace.pipelines.run.errors import PipelineFailed
-from headrace.pipelines.run.queries import Run, Settings, StopRequest
-from headrace.pipelines.run.run_state import Phase, RunState, read_state
+from headrace.pipelines.run.queries import PipelineRun, QuerySettings, StopRequest
+from headrace.pipelines.run.run_state import RunPhase, RunState, read_state
 from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource, Trigger
 from tests.unit.pipelines.run.pipelines import orders_pipeline
 from tests.unit.pipelines.run.test_progress import report
@@ -121,9 +121,9 @@ class Watched:
         self.warnings: list[str] = []
         self.stop = StopRequest()
         self.now_s = 0.0
-        self.run = Run(
+        self.run = PipelineRun(
             self.pipeline,
-            Settings("local[1]", available_now),
+            QuerySettings("local[1]", available_now),
             self.stop,
             self.seen.append,
             self.warnings.append,
@@ -145,7 +145,7 @@ class Watched:
 def test_a_run_ends_when_all_its_queries_have(scripts: Scripts, tmp_path: Path) -> None:
     watched = Watched(tmp_path, available_now=True)
     state = watched.go()
-    assert state.phase is Phase.FINISHED
+    assert state.phase is RunPhase.FINISHED
     assert [(one.name, one.batches, one.active) for one in state.queries] == [
         ("totals", 3, False),
         ("lake", 3, False),
@@ -153,10 +153,10 @@ def test_a_run_ends_when_all_its_queries_have(scripts: Scripts, tmp_path: Path) 
     ]
     assert [one.remaining for one in state.queries] == [7, 7, 7]
     phases = list(dict.fromkeys(one.phase for one in watched.seen))
-    assert phases == [Phase.STARTING, Phase.RUNNING, Phase.FINISHED]
+    assert phases == [RunPhase.STARTING, RunPhase.RUNNING, RunPhase.FINISHED]
     written = read_state(watched.notes)
     assert written is not None
-    assert (written.phase, written.queries[0].rows_in) == (Phase.FINISHED, 3)
+    assert (written.phase, written.queries[0].rows_in) == (RunPhase.FINISHED, 3)
 
 
 def test_a_query_that_fails_stops_the_others(scripts: Scripts, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_query_that_fails_stops_the_others(scripts: Scripts, tmp_path: Path) -
     assert other.stopped
     written = read_state(watched.notes)
     assert written is not None
-    assert written.phase is Phase.FAILED
+    assert written.phase is RunPhase.FAILED
     assert "a disk is full" in (written.error or "")
 
 
@@ -188,7 +188,7 @@ def test_what_passes_is_tried_again(scripts: Scripts, tmp_path: Path) -> None:
     scripts["totals"] = [SLOW, FakeQuery()]
     scripts["lake"] = [FakeQuery(error=SLOW, batches=1), FakeQuery()]
     watched = Watched(tmp_path)
-    assert watched.go().phase is Phase.FINISHED
+    assert watched.go().phase is RunPhase.FINISHED
     assert len(watched.warnings) == 2
     assert all(line.endswith("; trying again") for line in watched.warnings)
 
@@ -241,7 +241,7 @@ def test_a_query_waits_for_brokers_that_went_away(scripts: Scripts, tmp_path: Pa
 
     waits: set[str] = set()
     watched.run._on_progress = stop_when_done
-    assert watched.go().phase is Phase.STOPPED
+    assert watched.go().phase is RunPhase.STOPPED
     assert scripts["lake"] == []
     assert waits == {"pipeline orders, sink lake (orders.yaml:21): no broker at 1.2.3.4:9092"}
     lost, found = watched.warnings
@@ -260,7 +260,7 @@ def test_a_stop_is_heard_while_a_query_waits_for_brokers(scripts: Scripts, tmp_p
         if any(query.waiting_for is not None for query in state.queries)
         else None
     )
-    assert watched.go().phase is Phase.STOPPED
+    assert watched.go().phase is RunPhase.STOPPED
 
 
 def test_brokers_that_were_never_there_end_the_run(scripts: Scripts, tmp_path: Path) -> None:
@@ -279,10 +279,10 @@ def test_a_stop_waits_for_the_batch_that_runs(scripts: Scripts, tmp_path: Path) 
     watched.stop.request()
     with watched.run.told():
         watched.run.wait()
-    assert watched.run.state.phase is Phase.STOPPED
+    assert watched.run.state.phase is RunPhase.STOPPED
     assert endless.looks[0] > before
     assert idle.stopped
-    assert Phase.STOPPING in [one.phase for one in watched.seen]
+    assert RunPhase.STOPPING in [one.phase for one in watched.seen]
 
 
 def test_a_stop_does_not_wait_for_ever(
@@ -350,4 +350,4 @@ def test_a_second_ctrl_c_leaves_a_state_that_says_stopped(scripts: Scripts, tmp_
         raise KeyboardInterrupt
     written = read_state(watched.notes)
     assert written is not None
-    assert written.phase is Phase.STOPPED
+    assert written.phase is RunPhase.STOPPED

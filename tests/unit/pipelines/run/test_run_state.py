@@ -11,7 +11,7 @@ from headrace.errors import HeadraceError
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.run_state import (
     AlreadyRunning,
-    Phase,
+    RunPhase,
     holder,
     locked,
     new_state,
@@ -34,7 +34,7 @@ def test_a_state_reads_as_it_was_written(tmp_path: Path) -> None:
     queries = (QueryProgress("lake", batches=3, rows_in=7, rows_out=None, lag=2),)
     state = replace(
         new_state("orders", master="local[2]", available_now=True),
-        phase=Phase.FAILED,
+        phase=RunPhase.FAILED,
         error="no disk; buy one",
         queries=queries,
     )
@@ -91,12 +91,12 @@ def test_a_killed_run_leaves_no_lock_and_is_called_killed(tmp_path: Path) -> Non
         assert (who.pid, who.pipeline) == (child.pid, "orders")
         running = read_state(tmp_path)
         assert running is not None
-        assert running.phase is Phase.STARTING
+        assert running.phase is RunPhase.STARTING
         child.kill()
     assert holder(tmp_path) is None
     killed = read_state(tmp_path)
     assert killed is not None
-    assert killed.phase is Phase.KILLED
+    assert killed.phase is RunPhase.KILLED
     assert killed.phase.over
     with locked(tmp_path, "orders"):
         pass
@@ -104,10 +104,10 @@ def test_a_killed_run_leaves_no_lock_and_is_called_killed(tmp_path: Path) -> Non
 
 def test_a_run_that_ended_stays_what_it_was(tmp_path: Path) -> None:
     state = new_state("orders", master="local[1]", available_now=False)
-    write_state(tmp_path, replace(state, phase=Phase.FINISHED))
+    write_state(tmp_path, replace(state, phase=RunPhase.FINISHED))
     found = read_state(tmp_path)
     assert found is not None
-    assert found.phase is Phase.FINISHED
+    assert found.phase is RunPhase.FINISHED
 
 
 def test_no_other_file_is_left_beside_the_state(tmp_path: Path) -> None:

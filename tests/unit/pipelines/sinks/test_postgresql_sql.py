@@ -6,12 +6,12 @@ import pytest
 from pyspark.sql import types
 
 from headrace.pipelines.sinks.postgresql import numbered
-from headrace.pipelines.sinks.postgresql_sql import Statements, column_type, instants
+from headrace.pipelines.sinks.postgresql_sql import SqlStatements, column_type, instants
 from headrace.pipelines.sinks.target import TargetError
 
 
-def statements(*keys: str) -> Statements:
-    return Statements('app.the "t"', ["id", "Region", "n"], keys)
+def statements(*keys: str) -> SqlStatements:
+    return SqlStatements('app.the "t"', ["id", "Region", "n"], keys)
 
 
 def test_names_are_quoted() -> None:

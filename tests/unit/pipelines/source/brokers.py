@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 import headrace
-from headrace.pipelines.source.offset_ranges import Range
+from headrace.pipelines.source.offset_ranges import OffsetRange
 from headrace.pipelines.source.read_options import ReadOptions, read_options
 from headrace.pipelines.source.readers import read_range
 from headrace.testing import Broker
@@ -31,7 +31,7 @@ def fill(broker: Broker, topic: str, values: Iterable[bytes], **config: object) 
 
 def table(settings: ReadOptions, topic: str, start: int, end: int) -> pa.Table:
     """A range, read whole."""
-    batches = list(read_range(settings, Range(topic, 0, start, end)))
+    batches = list(read_range(settings, OffsetRange(topic, 0, start, end)))
     for batch in batches:
         batch.validate(full=True)
     return pa.Table.from_batches(batches) if batches else pa.table({"offset": []})

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.client.types import OffsetAndMetadata
-from headrace.pipelines.source.exactly_once import Mark, mark_offsets, newest
+from headrace.pipelines.source.exactly_once import BatchMark, mark_offsets, newest
 from headrace.types import TopicPartition
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
@@ -14,19 +14,19 @@ def test_a_mark_comes_back_as_it_was_committed() -> None:
     assert offsets.keys() == {A, B}
     # The offset of what comes next, as any group has it.
     assert {offset.offset for offset in offsets.values()} == {8}
-    assert newest(offsets) == Mark(7, 1234, 2, {"a": "id-a", "b": "id-b"})
+    assert newest(offsets) == BatchMark(7, 1234, 2, {"a": "id-a", "b": "id-b"})
 
 
 def test_the_newest_of_several_topics_counts() -> None:
     old, new = mark_offsets(3, 30, ["a", "b"], {}), mark_offsets(4, 40, ["b"], {"b": "id-b"})
     offsets = old | new | mark_offsets(2, 20, ["c"], {})
-    assert newest(offsets) == Mark(4, 40, 1, {"b": "id-b"})
+    assert newest(offsets) == BatchMark(4, 40, 1, {"b": "id-b"})
     assert newest({}) is None
 
 
 @pytest.mark.parametrize("metadata", ["", "rows", "[1]", "{}", '{"rows": "many"}'])
 def test_a_mark_without_a_count_still_says_which_batch(metadata: str) -> None:
-    assert newest({A: OffsetAndMetadata(1, metadata)}) == Mark(0, None)
+    assert newest({A: OffsetAndMetadata(1, metadata)}) == BatchMark(0, None)
 
 
 def test_a_topic_with_another_id_has_lost_the_rows() -> None:

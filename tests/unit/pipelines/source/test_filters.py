@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from headrace.pipelines.source.filters import Pruning, spark_pushes_filters, taken
+from headrace.pipelines.source.filters import OffsetFilter, spark_pushes_filters, taken
 from headrace.pipelines.source.read_options import read_options
 from headrace.types import TopicPartition
 
@@ -33,7 +33,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_MS = 1_767_268_800_000
 
 
-def pruned_by(*filters: Filter) -> Pruning:
+def pruned_by(*filters: Filter) -> OffsetFilter:
     pruning, rest = taken(filters)
     assert rest == []
     return pruning
@@ -124,7 +124,7 @@ def test_the_latest_lower_bound_counts() -> None:
 
 @pytest.mark.parametrize("name", ["topic", "partition", "offset", "timestamp", "timestampType"])
 def test_columns_that_are_never_null(name: str) -> None:
-    assert pruned_by(IsNotNull((name,)), Not(IsNull((name,)))) == Pruning()
+    assert pruned_by(IsNotNull((name,)), Not(IsNull((name,)))) == OffsetFilter()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_columns_that_are_never_null(name: str) -> None:
     ],
 )
 def test_left_to_spark(given: Filter) -> None:
-    assert taken([given]) == (Pruning(), [given])
+    assert taken([given]) == (OffsetFilter(), [given])
 
 
 def test_filters_are_taken_on_request_in_the_worker_for_them(

@@ -4,17 +4,28 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from headrace.client.errors import UnknownTopic
-from headrace.errors import ErrorCode, KafkaError
-from headrace.pipelines.source.brokers import Found
+from headrace.errors import ErrorCode, KafkaError, UnknownTopic
+from headrace.pipelines.source.brokers import FoundPartitions
 from headrace.pipelines.source.errors import DataLoss, SourceError
-from headrace.pipelines.source.offset_ranges import Offsets, Range, StreamOffset, from_json, to_json
+from headrace.pipelines.source.offset_ranges import (
+    OffsetRange,
+    Offsets,
+    StreamOffset,
+    from_json,
+    to_json,
+)
 from headrace.pipelines.source.planner import DISCOVERY_S, Planner
-from headrace.pipelines.source.read_options import EARLIEST, LATEST, Bound, Limits, stream_options
+from headrace.pipelines.source.read_options import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    MicroBatchLimits,
+    stream_options,
+)
 from headrace.types import TopicPartition
 
 A0, A1, A2, B0 = (TopicPartition(*one) for one in (("a", 0), ("a", 1), ("a", 2), ("b", 0)))
-ALL = Limits()
+ALL = MicroBatchLimits()
 OLD, NEW = "b2xkb2xkb2xkb2xkb2xkbw", "bmV3bmV3bmV3bmV3bmV3bg"
 
 
@@ -29,12 +40,12 @@ class FakeBrokers:
         self.refuses_commits = False
         self.topic_ids: dict[str, str] = {}
 
-    def find(self) -> Found:
+    def find(self) -> FoundPartitions:
         topics = {tp.topic for tp in self.logs}
         missing = () if self.named in topics else (self.named,)
-        return Found(tuple(self.logs), missing, dict(self.topic_ids))
+        return FoundPartitions(tuple(self.logs), missing, dict(self.topic_ids))
 
-    def require(self) -> Found:
+    def require(self) -> FoundPartitions:
         return self.find()
 
     def missing(self, names: tuple[str, ...]) -> SourceError:
@@ -105,10 +116,10 @@ class Query:
     def initial(self) -> Offsets:
         return self.planner.initial().offsets
 
-    def latest(self, start: Offsets, limits: Limits) -> Offsets:
+    def latest(self, start: Offsets, limits: MicroBatchLimits) -> Offsets:
         return self.planner.latest(StreamOffset(start), limits).offsets
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         return self.planner.ranges(StreamOffset(start), StreamOffset(end))
 
     def commit(self, offsets: Offsets) -> None:
@@ -129,7 +140,7 @@ def test_from_the_beginning_to_the_end() -> None:
     end = query.latest(start, ALL)
     assert end == {A0: 10, A1: 5}
     assert query.ends == end
-    assert query.ranges(start, end) == [Range("a", 0, 3, 10), Range("a", 1, 0, 5)]
+    assert query.ranges(start, end) == [OffsetRange("a", 0, 3, 10), OffsetRange("a", 1, 0, 5)]
     assert query.latest(end, ALL) == end
     assert query.ranges(end, end) == []
 
@@ -152,7 +163,7 @@ def test_latest_is_put_into_the_checkpoint_before_anything_is_read() -> None:
 def test_offsets_never_go_back() -> None:
     query = Query({A0: (0, 10)}, failOnDataLoss="false")
     assert query.latest({A0: 30}, ALL) == {A0: 30}
-    assert query.latest({A0: 30}, Limits(max_offsets=1)) == {A0: 30}
+    assert query.latest({A0: 30}, MicroBatchLimits(max_offsets=1)) == {A0: 30}
 
 
 def test_a_partition_that_shrank_is_a_loss() -> None:
@@ -169,7 +180,7 @@ def test_new_partitions_are_read_from_their_beginning() -> None:
     query.later()
     grown = query.latest(end, ALL)
     assert grown == {A0: 10, A1: 7}
-    assert query.ranges(end, grown) == [Range("a", 1, 0, 7)]
+    assert query.ranges(end, grown) == [OffsetRange("a", 1, 0, 7)]
 
 
 def test_a_new_partition_that_has_lost_records_is_a_loss_and_a_new_topic_is_not() -> None:
@@ -179,7 +190,7 @@ def test_a_new_partition_that_has_lost_records_is_a_loss_and_a_new_topic_is_not(
         query.ranges({A0: 10}, {A0: 10, A1: 7})
     both = Query({A0: (0, 10), B0: (4, 7)}, subscribe="a,b")
     end = both.latest({A0: 10}, ALL)
-    assert both.ranges({A0: 10}, end) == [Range("b", 0, 4, 7)]
+    assert both.ranges({A0: 10}, end) == [OffsetRange("b", 0, 4, 7)]
 
 
 def test_expired_offsets() -> None:
@@ -187,7 +198,7 @@ def test_expired_offsets() -> None:
     with pytest.raises(DataLoss, match="a-0 begins at offset 5, and 2 was to be read"):
         query.ranges({A0: 2}, {A0: 10})
     lenient = Query({A0: (5, 10)}, failOnDataLoss="false")
-    assert lenient.ranges({A0: 2}, {A0: 10}) == [Range("a", 0, 5, 10)]
+    assert lenient.ranges({A0: 2}, {A0: 10}) == [OffsetRange("a", 0, 5, 10)]
     assert lenient.ranges({A0: 2}, {A0: 4}) == []
 
 
@@ -212,7 +223,7 @@ def test_a_dropped_topic_that_comes_again_is_read_again_if_losses_are_allowed() 
 def test_a_topic_that_is_dropped_after_planning_is_for_the_tasks_to_tell() -> None:
     query = Query({A0: (0, 10)})
     query.brokers.logs.clear()
-    assert query.ranges({A0: 2}, {A0: 10}) == [Range("a", 0, 2, 10)]
+    assert query.ranges({A0: 2}, {A0: 10}) == [OffsetRange("a", 0, 2, 10)]
 
 
 def test_a_topic_that_was_never_there_is_a_mistake() -> None:
@@ -259,7 +270,7 @@ def test_waiting_for_enough() -> None:
 
 def test_bytes_are_estimated_from_the_size_on_disk() -> None:
     query = Query({A0: (1000, 2000)})
-    assert query.latest({A0: 1000}, Limits(max_bytes=20_000)) == {A0: 1200}
+    assert query.latest({A0: 1000}, MicroBatchLimits(max_bytes=20_000)) == {A0: 1200}
 
 
 def test_the_group_follows_what_is_complete() -> None:
@@ -307,7 +318,7 @@ def test_positions_carry_the_ids_of_their_topics() -> None:
     assert start == StreamOffset({A0: 0}, {"a": OLD})
     end = query.planner.latest(start, ALL)
     assert end == query.planner.ends == StreamOffset({A0: 10}, {"a": OLD})
-    assert query.planner.ranges(start, end) == [Range("a", 0, 0, 10, OLD)]
+    assert query.planner.ranges(start, end) == [OffsetRange("a", 0, 0, 10, OLD)]
 
 
 def test_a_topic_created_again_is_a_loss_even_if_it_has_more_records_than_were_read() -> None:
@@ -329,8 +340,8 @@ def test_a_topic_created_again_is_read_from_its_beginning_by_option(
     # Also when the micro-batch is planned again after a restart, from what the checkpoint has.
     for planner in (query.planner, query.restarted()):
         assert planner.ranges(start, end) == [
-            Range("a", 0, 3, 150, NEW),
-            Range("a", 1, 0, 20, NEW),
+            OffsetRange("a", 0, 3, 150, NEW),
+            OffsetRange("a", 1, 0, 20, NEW),
         ]
     assert query.planner.latest(end, ALL) == end
 

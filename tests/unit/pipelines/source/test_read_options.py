@@ -1,7 +1,6 @@
 """Options of a read: what is understood, and what the others are told."""
 
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +11,15 @@ from headrace.pipelines.source.read_options import (
     LATEST,
     NAMES,
     Bound,
-    Limits,
-    Place,
+    BoundOffset,
+    MicroBatchLimits,
     batch_options,
     read_options,
     stream_options,
 )
 from headrace.types import TopicPartition
+from tools import make_spark_docs
 
-GUIDE = Path(__file__).parents[4] / "docs" / "spark.md"
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
@@ -30,7 +29,7 @@ def test_defaults() -> None:
     assert options.columns == COLUMNS
     assert options.client == {"isolation.level": "read_committed"}
     assert options.fail_on_data_loss
-    assert options.limits == Limits()
+    assert options.limits == MicroBatchLimits()
     assert (options.starting, options.ending, options.group) == (None, None, None)
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -55,21 +54,23 @@ def test_where_it_begins_and_ends() -> None:
     def starting(**given: str) -> Bound | None:
         return read_options({"subscribe": "a"} | given).starting
 
-    assert starting(startingOffsets="Earliest") == Bound("startingOffsets", Place(EARLIEST))
-    assert starting(startingOffsets="latest") == Bound("startingOffsets", Place(LATEST))
+    assert starting(startingOffsets="Earliest") == Bound("startingOffsets", BoundOffset(EARLIEST))
+    assert starting(startingOffsets="latest") == Bound("startingOffsets", BoundOffset(LATEST))
     assert starting(startingOffsets='{"a": {"0": 23, "1": -2}}') == Bound(
-        "startingOffsets", each={A0: Place(23), A1: Place(EARLIEST)}
+        "startingOffsets", each={A0: BoundOffset(23), A1: BoundOffset(EARLIEST)}
     )
-    assert starting(startingTimestamp="5") == Bound("startingTimestamp", Place(time_ms=5))
+    assert starting(startingTimestamp="5") == Bound("startingTimestamp", BoundOffset(time_ms=5))
     assert starting(
         startingOffsetsByTimestamp='{"a": {"0": 9}}', startingOffsetsByTimestampStrategy="latest"
-    ) == Bound("startingOffsetsByTimestamp", each={A0: Place(time_ms=9)}, latest_if_no_record=True)
+    ) == Bound(
+        "startingOffsetsByTimestamp", each={A0: BoundOffset(time_ms=9)}, latest_if_no_record=True
+    )
     # The more general option wins, as in Spark.
     both = starting(startingOffsets="earliest", startingTimestamp="5")
     assert both is not None
     assert both.option == "startingTimestamp"
     ending = read_options({"subscribe": "a", "endingTimestamp": "5"}).ending
-    assert ending == Bound("endingTimestamp", Place(time_ms=5), latest_if_no_record=True)
+    assert ending == Bound("endingTimestamp", BoundOffset(time_ms=5), latest_if_no_record=True)
 
 
 def test_columns() -> None:
@@ -89,7 +90,7 @@ def test_limits() -> None:
             "maxBytesPerTrigger": "5000",
         }
     )
-    assert options.limits == Limits(100, 5000, 10, 120_000)
+    assert options.limits == MicroBatchLimits(100, 5000, 10, 120_000)
 
 
 def test_group_counts_where_nothing_else_says_where_to_start() -> None:
@@ -118,13 +119,13 @@ def test_group_counts_where_nothing_else_says_where_to_start() -> None:
         ({"subscribe": "a", "startingOffsets": '{"a": {"0": -3}}'}, "write it as earliest,"),
         ({"subscribe": "a", "startingOffsets": '{"a": {"x": 3}}'}, "write it as earliest,"),
         ({"subscribe": "a", "startingOffsets": '{"a": 3}'}, "write it as earliest,"),
-        ({"subscribe": "a", "startingTimestamp": "now"}, "it is milliseconds since 1970"),
+        ({"subscribe": "a", "startingTimestamp": "now"}, "it must be milliseconds since 1970"),
         (
             {"startingOffsetsByTimestampStrategy": "fail", "startingTimestamp": "1"},
-            "it is error or latest",
+            "it must be one of error, latest",
         ),
-        ({"subscribe": "a", "failOnDataLoss": "no"}, "'no': it is true or false"),
-        ({"subscribe": "a", "minPartitions": "0"}, "it is a whole number, at least 1"),
+        ({"subscribe": "a", "failOnDataLoss": "no"}, "'no': it must be true or false"),
+        ({"subscribe": "a", "minPartitions": "0"}, "it must be a whole number of at least 1"),
         ({"subscribe": "a", "columns": "valeu"}, "did you mean value?"),
         ({"subscribe": "a", "columns": ","}, "name some of key, value"),
         (
@@ -137,7 +138,10 @@ def test_group_counts_where_nothing_else_says_where_to_start() -> None:
             "write it as 30s, 15m or 1h",
         ),
         ({"subscribe": "a", "groupOffsets": "start"}, "how to use groupId; give that too"),
-        ({"subscribe": "a", "groupId": "g", "groupOffsets": "yes"}, "it is start or ignore"),
+        (
+            {"subscribe": "a", "groupId": "g", "groupOffsets": "yes"},
+            "it must be one of start, ignore",
+        ),
         ({"subscribe": "a", "kafka.group.id": "g"}, "groupId names the group"),
         ({"subscribe": "a", "groupIdPrefix": "g"}, "groupId names the group"),
         ({"subscribe": "a", "kafka.auto.offset.reset": "earliest"}, "with startingOffsets"),
@@ -178,15 +182,19 @@ def test_a_stream_has_no_end_and_no_path() -> None:
 
 
 def test_places_cover_every_partition_and_no_other() -> None:
-    bound = Bound("startingOffsets", each={A0: Place(5), A1: Place(EARLIEST)})
-    assert bound.places([A1, A0]) == {A1: Place(EARLIEST), A0: Place(5)}
-    assert Bound("x", Place(LATEST)).places([A0, A1]) == {A0: Place(-1), A1: Place(-1)}
+    bound = Bound("startingOffsets", each={A0: BoundOffset(5), A1: BoundOffset(EARLIEST)})
+    assert bound.places([A1, A0]) == {A1: BoundOffset(EARLIEST), A0: BoundOffset(5)}
+    assert Bound("x", BoundOffset(LATEST)).places([A0, A1]) == {
+        A0: BoundOffset(-1),
+        A1: BoundOffset(-1),
+    }
     with pytest.raises(OptionError, match=r"says nothing of b-0; give an offset, -2 or -1 for"):
         bound.places([A0, A1, TopicPartition("b", 0)])
     with pytest.raises(OptionError, match=r"names a-1, which is not read or does not exist"):
         bound.places([A0])
 
 
-def test_the_guide_has_every_option() -> None:
-    text = GUIDE.read_text()
-    assert [name for name in NAMES if f"`{name}`" not in text] == []
+def test_the_guide_is_what_the_options_say() -> None:
+    page = make_spark_docs.PAGE.read_text()
+    assert [name for name in NAMES if f"`{name}`" not in page] == []
+    assert page == make_spark_docs.with_options(page), "run tools/make_spark_docs.py"

@@ -42,7 +42,7 @@ def test_properties_of_the_client_lose_their_prefix_and_travel_to_executors() ->
         ({"kafka.linger": "5"}, "(given with the prefix kafka.)"),
         ({"kafka.linger.ms": "-5"}, "(given with the prefix kafka.)"),
         ({"allowWeakDelivery": "yes"}, "option allowWeakDelivery cannot be 'yes'"),
-        ({"deliveryGuarantee": "atleastonce"}, "it is exactly-once or at-least-once; did you mean"),
+        ({"deliveryGuarantee": "atleastonce"}, "one of exactly-once, at-least-once; did you mean"),
         ({"transactionalIdPrefix": ""}, "option transactionalIdPrefix is empty"),
         ({"kafka.transactional.id": "x"}, "transactionalIdPrefix says how they begin"),
         (
@@ -96,7 +96,7 @@ def test_streams_are_written_once_and_batches_if_they_have_a_name() -> None:
         ({"deliveryGuarantee": "exactly-once"}, "give txnAppId (who writes) and txnVersion (a num"),
         ({"txnAppId": "copier"}, "options txnAppId and txnVersion name a write together"),
         (NAMED | {"deliveryGuarantee": "at-least-once"}, "are for exactly once; leave them out"),
-        (NAMED | {"txnVersion": "-1"}, "option txnVersion cannot be '-1': it is a whole number"),
+        (NAMED | {"txnVersion": "-1"}, "option txnVersion cannot be '-1': it must be a whole"),
         (NAMED | {"txnVersion": str(2**63)}, "option txnVersion cannot be"),
         (NAMED | {"txnAppId": ""}, "option txnAppId is empty; say who writes"),
     ],

@@ -19,7 +19,7 @@ from headrace.pipelines.spec.model import (
     SqlStep,
     Watermark,
 )
-from headrace.pipelines.spec.sections import Section, Variants
+from headrace.pipelines.spec.sections import Section, SectionVariants
 from headrace.pipelines.spec.table import (
     CONSOLE,
     DEAD_LETTERS,
@@ -219,8 +219,8 @@ def test_none_is_as_if_not_given() -> None:
     assert builder.build().group == ""
 
 
-def keys(section: Section | Variants) -> set[str]:
-    sections = section.sections if isinstance(section, Variants) else (section,)
+def keys(section: Section | SectionVariants) -> set[str]:
+    sections = section.sections if isinstance(section, SectionVariants) else (section,)
     return {name for one in sections for name in one.names()}
 
 
@@ -229,7 +229,7 @@ def keys(section: Section | Variants) -> set[str]:
     [
         (arguments.SourceKeys, keys(SOURCE)),
         (arguments.SinkKeys, keys(SINK) - {"from"}),
-        (arguments.Settings, {key.name for key in SETTINGS}),
+        (arguments.PipelineSettings, {key.name for key in SETTINGS}),
         (arguments.WatermarkKeys, keys(WATERMARK)),
         (arguments.DeadLetterKeys, keys(DEAD_LETTERS)),
         (arguments.DecodeKeys, keys(DECODE) - {"format", "schema", "schema_file"}),

@@ -20,10 +20,10 @@ from headrace.pipelines.spec.model import (
     OnError,
     OutputMode,
     Pipeline,
-    Place,
     PostgresSink,
     PythonStep,
     Sink,
+    SourceLocation,
     SpecError,
     SpecErrors,
     SqlStep,
@@ -91,8 +91,8 @@ def problems(text: str, **variables: str) -> list[str]:
     return [line.removeprefix(f"{FILE}:") for line in lines]
 
 
-def at(line: int) -> Place:
-    return Place(str(FILE), line)
+def at(line: int) -> SourceLocation:
+    return SourceLocation(str(FILE), line)
 
 
 def test_whole_file_becomes_a_pipeline() -> None:
@@ -289,7 +289,7 @@ def test_wrong_line_of_the_pipeline(line: str, message: str) -> None:
             "'delay' in the watermark of source 'x' must be a duration such as '10 seconds' or"
             " '5 minutes', not 'soon'",
         ),
-        ("{ topic: a, streaming: yes }", "'streaming' in source 'x' must be one of true, false,"),
+        ("{ topic: a, streaming: yes }", "'streaming' in source 'x' must be true or false, not"),
         (
             "{ topic: a, starting: yesterday }",
             "'starting' in source 'x' must be earliest, latest or an instant such as"

@@ -6,12 +6,17 @@ from typing import NamedTuple
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import decode_rows, encode_batch, read_header
-from headrace.storage.compaction.compaction import Limits, LogCompaction, Replacement, plan_for
+from headrace.storage.compaction.compaction import (
+    CompactionLimits,
+    LogCompaction,
+    SegmentReplacement,
+    plan_for,
+)
 from headrace.storage.log import Log
 from tests.unit.storage.logs import NOW_MS
 
 SECRET = bytes(range(16))
-LIMITS = Limits(table_bytes=1 << 16, load_factor=0.75, buffer_bytes=1 << 12)
+LIMITS = CompactionLimits(table_bytes=1 << 16, load_factor=0.75, buffer_bytes=1 << 12)
 
 # A record to write: its key, and its value or None for a tombstone.
 Pair = tuple[bytes | None, bytes | None]
@@ -61,24 +66,26 @@ def end_transaction(log: Log, producer_id: int, epoch: int, *, committed: bool) 
     return log.append(data, [read_header(data)], 0, NOW_MS).base_offset
 
 
-def begin_compaction(log: Log, now_ms: int = NOW_MS, limits: Limits = LIMITS) -> LogCompaction:
+def begin_compaction(
+    log: Log, now_ms: int = NOW_MS, limits: CompactionLimits = LIMITS
+) -> LogCompaction:
     """A compaction of everything that may be compacted."""
     log.flush()
     return LogCompaction(log, plan_for(log, log.log_end_offset, now_ms), limits, SECRET, now_ms)
 
 
-def compact(log: Log, now_ms: int = NOW_MS, limits: Limits = LIMITS) -> LogCompaction:
+def compact(log: Log, now_ms: int = NOW_MS, limits: CompactionLimits = LIMITS) -> LogCompaction:
     """Compact a log whose records are all committed, as a broker does."""
     compaction = begin_compaction(log, now_ms, limits)
     for step in compaction.steps():
-        if isinstance(step, Replacement):
+        if isinstance(step, SegmentReplacement):
             assert compaction.replace(step, now_ms)
             compaction.sync_names()
     compaction.finish()
     return compaction
 
 
-def compact_all(log: Log, now_ms: int = NOW_MS, limits: Limits = LIMITS) -> None:
+def compact_all(log: Log, now_ms: int = NOW_MS, limits: CompactionLimits = LIMITS) -> None:
     """Close the active segment and compact what there is."""
     log.roll(now_ms)
     compact(log, now_ms, limits)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import decode_marker
 from headrace.protocol.records import check_batch, decode_rows
-from headrace.storage.compaction.compaction import Limits
+from headrace.storage.compaction.compaction import CompactionLimits
 from headrace.storage.log import Log
 from tests.unit.storage.compaction.tables import Found, compact, end_transaction, put, table_of
 from tests.unit.storage.logs import NOW_MS, UnsyncedFiles, check_indexes, config, open_log
@@ -95,7 +95,7 @@ class History:
 
     def compact(self, slots: int, buffer_bytes: int) -> None:
         self.log.roll(self.now_ms)
-        compact(self.log, self.now_ms, Limits(slots * 24, 0.75, buffer_bytes))
+        compact(self.log, self.now_ms, CompactionLimits(slots * 24, 0.75, buffer_bytes))
 
     def wait(self, milliseconds: int) -> None:
         self.now_ms += milliseconds

@@ -18,13 +18,13 @@ def is_done(passed: PassedTransactions, offset: int, producer_id: int, committed
     data = encode_marker(Marker(producer_id, 0, 0, committed), 0)
     header = read_header(data)
     assign(data, header, offset, 0)
-    return passed.is_done(header, data)
+    return passed.is_obsolete(header, data)
 
 
 def test_an_aborted_transaction_ends_with_its_marker() -> None:
     passed = PassedTransactions()
     aborted = AbortedTransaction(1, 10, 13, 14)
-    passed.expect([aborted])
+    passed.add_aborted([aborted])
     assert not passed.is_aborted(batch(9, 1))
     assert passed.is_aborted(batch(10, 1))
     assert not passed.is_aborted(batch(11, 2))
@@ -36,7 +36,7 @@ def test_an_aborted_transaction_ends_with_its_marker() -> None:
 
 def test_a_marker_is_done_when_no_batch_of_its_transaction_was_met() -> None:
     passed = PassedTransactions()
-    passed.expect([AbortedTransaction(1, 10, 13, 14)])
+    passed.add_aborted([AbortedTransaction(1, 10, 13, 14)])
     assert is_done(passed, 13, 1, False)
     assert passed.still_aborted == []
     assert is_done(passed, 14, 1, True)
@@ -48,9 +48,9 @@ def test_a_marker_is_done_when_no_batch_of_its_transaction_was_met() -> None:
 def test_a_transaction_of_two_segments_is_told_of_twice_and_counts_once() -> None:
     passed = PassedTransactions()
     spanning = AbortedTransaction(1, 10, 25, 26)
-    passed.expect([spanning])
+    passed.add_aborted([spanning])
     assert passed.is_aborted(batch(10, 1))
-    passed.expect([spanning, AbortedTransaction(2, 21, 24, 10)])
+    passed.add_aborted([spanning, AbortedTransaction(2, 21, 24, 10)])
     assert passed.is_aborted(batch(20, 1))
     assert passed.is_aborted(batch(21, 2))
     assert not is_done(passed, 24, 2, False)
@@ -60,6 +60,6 @@ def test_a_transaction_of_two_segments_is_told_of_twice_and_counts_once() -> Non
 
 def test_a_transaction_whose_marker_is_gone_does_not_swallow_the_next() -> None:
     passed = PassedTransactions()
-    passed.expect([AbortedTransaction(1, 10, 13, 14)])
+    passed.add_aborted([AbortedTransaction(1, 10, 13, 14)])
     passed.is_aborted(batch(12, 2))
     assert not passed.is_aborted(batch(14, 1))

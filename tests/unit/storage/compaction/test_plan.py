@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.config import TopicConfig
-from headrace.storage.compaction.plan import GROUP_SEGMENTS_MAX, Plan, groups, plan
+from headrace.storage.compaction.plan import GROUP_SEGMENTS_MAX, CompactionPlan, groups, plan
 
 NOW_MS = 1_000_000
 
@@ -31,7 +31,7 @@ class Part:
 LOG = (Part(0), Part(10), Part(20), Part(30))
 
 
-def planned(segments: tuple[Part, ...] = LOG, /, **changes: int) -> Plan[Part]:
+def planned(segments: tuple[Part, ...] = LOG, /, **changes: int) -> CompactionPlan[Part]:
     lags = {name: changes.pop(name) for name in list(changes) if name.endswith("lag_ms")}
     offsets = {
         "clean_offset": 0,

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from headrace.testing.simulation.batches import batches_in
-from headrace.testing.simulation.copies import Copies, Unit, intact_units, units_of
-from headrace.testing.simulation.simulated_disk import Disk, SimulatedFiles
+from headrace.testing.simulation.copies import CommittedUnit, Copies, intact_units, units_of
+from headrace.testing.simulation.simulated_disk import SimulatedDisk, SimulatedFiles
 from headrace.types import TopicPartition
 from tests.integration.requests import batch
 
@@ -25,8 +25,8 @@ def stored(count: int) -> bytes:
     return b"".join(parts)
 
 
-def disk_with(content: bytes) -> Disk:
-    disk = Disk(Random(1), lambda *_: None, "b1")
+def disk_with(content: bytes) -> SimulatedDisk:
+    disk = SimulatedDisk(Random(1), lambda *_: None, "b1")
     files = SimulatedFiles(disk)
     files.make_directory("/data/orders-0")
     files.open(LOG, create=True).write_at(0, content)
@@ -68,7 +68,7 @@ def test_a_record_that_one_disk_holds_must_not_be_lost() -> None:
     assert copies.holders(PARTITION, 2) == {"b2"}
     assert not copies.lost()
     with pytest.raises(ValueError, match="intact on b2"):
-        copies.hold(PLACE, Unit(2, 2, 77), "b1")
+        copies.hold(PLACE, CommittedUnit(2, 2, 77), "b1")
     copies.damaged("b2", "orders-0")
     assert copies.holders(PARTITION, 2) == set()
     assert [unit.offset for unit in copies.lost()[PARTITION]] == [1, 2]
@@ -76,19 +76,19 @@ def test_a_record_that_one_disk_holds_must_not_be_lost() -> None:
 
 def test_what_takes_the_place_of_a_lost_record_does_not_hide_the_loss() -> None:
     copies = Copies()
-    copies.hold(PLACE, Unit(5, 7, 1), "b1")
+    copies.hold(PLACE, CommittedUnit(5, 7, 1), "b1")
     copies.damaged("b1", "orders-0")
-    copies.hold(PLACE, Unit(5, 6, 2), "b1")
+    copies.hold(PLACE, CommittedUnit(5, 6, 2), "b1")
     assert copies.holders(PARTITION, 6) == set()
-    assert copies.lost() == {PARTITION: [Unit(5, 7, 1)]}
+    assert copies.lost() == {PARTITION: [CommittedUnit(5, 7, 1)]}
 
 
 def test_a_lost_record_stays_lost_when_other_batches_cover_its_offset() -> None:
     copies = Copies()
-    copies.hold(PLACE, Unit(6, 7, 1), "b1")
-    copies.hold(PLACE, Unit(8, 12, 2), "b1")
+    copies.hold(PLACE, CommittedUnit(6, 7, 1), "b1")
+    copies.hold(PLACE, CommittedUnit(8, 12, 2), "b1")
     copies.damaged("b1", "orders-0")
-    copies.hold(PLACE, Unit(6, 8, 3), "b1")
-    copies.hold(PLACE, Unit(9, 11, 4), "b1")
+    copies.hold(PLACE, CommittedUnit(6, 8, 3), "b1")
+    copies.hold(PLACE, CommittedUnit(9, 11, 4), "b1")
     assert copies.holders(PARTITION, 10) == set()
     assert copies.holders(PARTITION, 13) == set()

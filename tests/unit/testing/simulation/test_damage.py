@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from headrace.testing.simulation.damage import DIRECTORY, Target, choose, damaged, kind_of
+from headrace.testing.simulation.damage import DIRECTORY, DamageTarget, choose, damaged, kind_of
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_small_files_and_directories_are_chosen_as_often_as_segments() -> None:
     chosen = [choose(paths, Random(seed)) for seed in range(100)]
     kinds = {target.kind for target in chosen if target is not None}
     assert kinds == {"segment", DIRECTORY, "metadata meta.properties"}
-    assert choose(paths, Random(1), [DIRECTORY]) == Target("orders-0", DIRECTORY)
+    assert choose(paths, Random(1), [DIRECTORY]) == DamageTarget("orders-0", DIRECTORY)
     assert choose(paths, Random(1), ["offset index"]) is None
 
 

@@ -5,12 +5,12 @@ import random
 from headrace.raft.messages import HardState
 from headrace.storage.data_directory import DataDirectory
 from headrace.storage.metadata_log import QuorumStateFile
-from headrace.testing.simulation.simulated_disk import Disk, SimulatedFiles
+from headrace.testing.simulation.simulated_disk import SimulatedDisk, SimulatedFiles
 
 
-def claimed(disk: Disk, directory_id: bytes) -> DataDirectory:
+def claimed(disk: SimulatedDisk, directory_id: bytes) -> DataDirectory:
     directory = DataDirectory(SimulatedFiles(disk), "/var/data")
-    directory.take()
+    directory.lock()
     directory.read_meta()
     directory.claim("cluster", 1, lambda: directory_id)
     return directory
@@ -18,7 +18,7 @@ def claimed(disk: Disk, directory_id: bytes) -> DataDirectory:
 
 def test_claimed_data_directory_is_there_after_a_power_loss() -> None:
     for seed in range(20):
-        disk = Disk(random.Random(seed), lambda *_: None, "h")
+        disk = SimulatedDisk(random.Random(seed), lambda *_: None, "h")
         claimed(disk, bytes(16))
         disk.crash(power_loss=True)
         again = claimed(disk, bytes(15) + b"\x01")
@@ -27,7 +27,7 @@ def test_claimed_data_directory_is_there_after_a_power_loss() -> None:
 
 def test_vote_is_there_after_a_power_loss() -> None:
     for seed in range(20):
-        disk = Disk(random.Random(seed), lambda *_: None, "h")
+        disk = SimulatedDisk(random.Random(seed), lambda *_: None, "h")
         claimed(disk, bytes(16))
         files = SimulatedFiles(disk)
         files.make_directory("/var/data/log")

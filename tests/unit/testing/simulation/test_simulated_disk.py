@@ -8,11 +8,16 @@ import pytest
 
 from headrace.errors import StorageError
 from headrace.storage.files import DiskFull, FileMissing
-from headrace.testing.simulation.simulated_disk import Disk, DiskFaults, HostCrashed, SimulatedFiles
+from headrace.testing.simulation.simulated_disk import (
+    DiskFaults,
+    HostCrashed,
+    SimulatedDisk,
+    SimulatedFiles,
+)
 
 
-def new_disk(seed: int = 1, **faults: float) -> tuple[Disk, SimulatedFiles]:
-    disk = Disk(random.Random(seed), lambda *_: None, "h")
+def new_disk(seed: int = 1, **faults: float) -> tuple[SimulatedDisk, SimulatedFiles]:
+    disk = SimulatedDisk(random.Random(seed), lambda *_: None, "h")
     disk.faults = DiskFaults(**faults)
     return disk, SimulatedFiles(disk)
 

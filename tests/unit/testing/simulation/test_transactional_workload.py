@@ -12,7 +12,7 @@ from headrace.testing.simulation.hosts import Host, Simulation
 from headrace.testing.simulation.transactional_workload import (
     LEDGER,
     TransactionalClients,
-    Transactions,
+    TransactionalWorkload,
 )
 from headrace.types import TopicPartition
 
@@ -60,7 +60,7 @@ def test_a_commit_during_the_check_is_no_loss(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(transactional_workload, "read_partitions", read_partitions)
     simulation = Simulation(1)
     cluster: Any = NoBrokers(simulation)
-    subject = Transactions(
+    subject = TransactionalWorkload(
         cluster,
         "orders",
         1,
@@ -70,6 +70,7 @@ def test_a_commit_during_the_check_is_no_loss(monkeypatch: pytest.MonkeyPatch) -
         rivals=False,
         hasty=False,
         version_max=2,
+        epoch_max=None,
         done_s=60,
     )
 

@@ -3,8 +3,9 @@
 from importlib.resources import files
 from pathlib import Path
 
+from headrace.options import nearest
 from headrace.pipelines.spec.model import SpecError
-from headrace.pipelines.spec.sections import listed, nearest
+from headrace.pipelines.spec.sections import listed
 
 # What each is for.
 TEMPLATES = {

@@ -1,0 +1,13 @@
+"""Brokers of these tests are started as in users' tests, not forked."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fork_server import started_plainly
+
+
+@pytest.fixture(autouse=True, scope="package")
+def plain_start() -> Iterator[None]:
+    with started_plainly():
+        yield
