@@ -2,11 +2,36 @@
 
 import os
 import signal
+from pathlib import Path
 
 import psutil
 
 from headrace.testing import Broker
 from tests.fork_server import started_plainly
+
+
+def opened(pid: int) -> dict[int, str]:
+    """The sockets, pipes and files that a process has open now, by descriptor."""
+    found = {}
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found[int(entry.name)] = str(entry.readlink())
+        except FileNotFoundError:
+            continue  # closed since it was listed
+    return found
+
+
+def inherited(broker: Broker) -> list[int]:
+    """The descriptors of a broker that it shares with this process or with a fork server."""
+    this = psutil.Process()
+    others = {this.pid, *(child.pid for child in this.children())} - {broker.pid}
+    shared = {target for pid in others for target in opened(pid).values()}
+    # An anonymous inode (epoll) has the same name in every process.
+    return sorted(
+        descriptor
+        for descriptor, target in opened(broker.pid).items()
+        if target in shared and not target.startswith("anon_inode:")
+    )
 
 
 def facts(broker: Broker) -> dict[str, object]:
@@ -17,7 +42,7 @@ def facts(broker: Broker) -> dict[str, object]:
         "leads its group": os.getpgid(broker.pid) == broker.pid,
         "session": os.getsid(broker.pid),
         "directory": process.cwd(),
-        "descriptors": process.num_fds(),
+        "inherited descriptors": inherited(broker),
         "program": process.exe(),
     }
 
