@@ -2,14 +2,16 @@
 
 import asyncio
 import signal
+from dataclasses import replace
 
 import pytest
 
 from headrace import aio
 from headrace.client.admin.topics import NewTopic
-from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.batches import batches_in
+from headrace.testing.simulation.hosts import Host, Simulation
 from headrace.testing.simulation.run import LogLines
-from headrace.testing.simulation.simulated_cluster import SimulatedCluster
+from headrace.testing.simulation.simulated_cluster import DATA, SimulatedCluster
 
 PARTITIONS = 3
 RECORDS = 60
@@ -96,6 +98,86 @@ def test_a_replica_that_stopped_before_the_others_lost_power_is_waited_for() -> 
 
     simulation.run(scenario(), time_max=300)
     assert not simulation.loop.errors
+
+
+async def create_and_fill(cluster: SimulatedCluster) -> None:
+    cluster.start()
+    assert await cluster.whole(60)
+    async with aio.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics([NewTopic("orders", PARTITIONS, 3)])
+    assert await cluster.whole(60)
+    for number in range(RECORDS):
+        await write(cluster, number, 1)  # A batch for each record.
+
+
+def test_a_replica_whose_disk_failed_for_a_while_is_waited_for() -> None:
+    """Seed 400248: its broker had reported its log as lost, and alone still had the records."""
+    simulation = Simulation(5)
+    cluster = SimulatedCluster(simulation)
+    *others, failing = cluster.hosts
+
+    async def scenario() -> None:
+        await create_and_fill(cluster)
+        failing.disk.faults = replace(failing.disk.faults, write_error=1.0)
+        await asyncio.sleep(1)
+        await write(cluster, RECORDS, 1)  # Which takes its logs offline.
+        await asyncio.sleep(3)
+        for host in others:
+            cluster.take_down(host, power_loss=True)
+        for host in others:
+            cluster.bring_up(host)
+        await asyncio.sleep(10)
+        failing.disk.faults = replace(failing.disk.faults, write_error=0.0)
+        cluster.take_down(failing, power_loss=False)
+        cluster.bring_up(failing)
+        assert await cluster.whole(60), cluster.missing()
+        await write(cluster, RECORDS, 1)
+        assert [found[:RECORDS] for found in await read(cluster)] == [
+            list(range(RECORDS))
+        ] * PARTITIONS
+
+    simulation.run(scenario(), time_max=300)
+    assert not simulation.loop.errors
+
+
+def test_a_damaged_log_leads_up_to_its_damage_if_the_others_have_less() -> None:
+    """Seed 400225: the others had lost power, and an intact half of the records was set aside."""
+    simulation, lines = Simulation(5), LogLines()
+    cluster = SimulatedCluster(simulation)
+    damaged = cluster.hosts[-1]
+    kept = RECORDS // 2
+
+    async def scenario() -> None:
+        await create_and_fill(cluster)
+        for host in cluster.hosts:
+            cluster.take_down(host, power_loss=host is not damaged)
+        for index in range(PARTITIONS):
+            flip_bit(damaged, index, kept)
+        for host in cluster.hosts:
+            cluster.bring_up(host)
+        assert await cluster.whole(60), cluster.missing()
+        await write(cluster, RECORDS, RECORDS + 1 - kept)
+        expected = [*range(kept), *range(RECORDS, 2 * RECORDS + 1 - kept)]
+        assert await read(cluster) == [expected] * PARTITIONS
+
+    with lines.caught():
+        simulation.run(scenario(), time_max=300)
+    assert not simulation.loop.errors
+    for index in range(PARTITIONS):
+        assert lines.report_loss(f"orders-{index}"), lines.lines
+
+
+def flip_bit(host: Host, index: int, offset: int) -> None:
+    """Turn over a bit of the batch that has an offset of a partition."""
+    path = f"{DATA}/orders-{index}/{0:020d}.log"
+    content = bytearray(dict(host.disk.files(DATA))[path.removeprefix(f"{DATA}/")].cache)
+    position = 0
+    for batch in batches_in(bytes(content)):
+        position += len(batch.data)
+        if batch.last_offset >= offset:
+            break
+    content[position - 2] ^= 1
+    host.disk.put(path, bytes(content))
 
 
 def test_a_loss_of_power_on_all_machines_is_reported_for_each_partition() -> None:

@@ -167,9 +167,15 @@ class Elections:
     def recover(
         self, topic: TopicImage, partition_id: int, leader: int
     ) -> PartitionChangeRecord | None:
-        """The record that makes the winner of a recovery election the leader."""
+        """The record that makes the winner of a recovery election the leader.
+
+        If its log is damaged it counts as lost no more: it is cut off where the damage begins.
+        """
         old = topic.partitions[partition_id]
-        return _record(topic.topic_id, partition_id, old, _led_uncleanly(old, leader), leader)
+        new = _led_uncleanly(
+            replace(old, lost_replicas=_without(old.lost_replicas, (leader,))), leader
+        )
+        return _record(topic.topic_id, partition_id, old, new, leader)
 
     def _with_elr(
         self,

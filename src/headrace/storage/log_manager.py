@@ -20,6 +20,7 @@ from headrace.storage.log import PRODUCER_EXPIRATION_MS, Log
 from headrace.storage.log_moves import LogMoves
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.recovery import read_topic_id
+from headrace.storage.repair import IntactPrefix, cut_to_prefix, intact_prefix
 from headrace.storage.strays import StrayNote, rename_aside, time_text
 from headrace.types import TopicPartition, uuid_text
 
@@ -222,7 +223,10 @@ class LogManager:
         config: TopicConfig,
         now_ms: int,
         topic_id: bytes | None = None,
+        *,
+        trusted: bool = True,
     ) -> Log:
+        """Open a log; one that is not `trusted` is scanned even after a clean shutdown."""
         written = directory.checkpoints
         return Log.open(
             self.files,
@@ -234,7 +238,7 @@ class LogManager:
             recovery_point=written.recovery_points.get(partition, 0),
             log_start_offset=written.log_start_offsets.get(partition, 0),
             clean_offset=written.clean_offsets.get(partition, 0),
-            clean=directory.clean,
+            clean=directory.clean and trusted,
             same_boot=directory.same_boot,
             # The metadata log begins where a snapshot allows, which is checked before it is opened.
             check_start=partition != METADATA_LOG,
@@ -357,6 +361,41 @@ class LogManager:
         with suppress(StorageError):
             self.logs[partition] = self.open_log(partition, directory, path, config, now_ms)
             del self.failed[partition]
+
+    def intact_prefix(self, partition: TopicPartition) -> IntactPrefix | None:
+        """The sound part of a damaged log, None if there is none. May run in any thread."""
+        damage = self.failed.get(partition)
+        if not isinstance(damage, DamagedLog):
+            return None
+        return intact_prefix(self.files, f"{self._homes[partition].path}/{partition}", damage)
+
+    def cut_damaged(self, partition: TopicPartition, prefix: IntactPrefix, now_ms: int) -> Log:
+        """Cut a damaged log off behind its sound part, and open it.
+
+        The removed bytes are kept beside the log. KafkaError if that fails: the log is offline.
+        """
+        directory, path = self._homes[partition], f"{self._homes[partition].path}/{partition}"
+        points = directory.checkpoints.recovery_points
+        try:
+            # The segment that is cut is scanned, which makes its indexes anew.
+            points[partition] = min(points.get(partition, 0), prefix.base_offset)
+            self.checkpoint_directory(directory)
+            removed = cut_to_prefix(self.files, path, prefix)
+            self._forget_files(path)
+            config = self.config_of(partition)
+            log = self.open_log(partition, directory, path, config, now_ms, trusted=False)
+        except StorageError as error:
+            self.failed[partition] = without_traceback(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        logger.warning(
+            "%s: the damaged log was cut off at offset %d; what was behind it is kept in %s",
+            partition,
+            log.log_end_offset,
+            ", ".join(removed) or "no file, since nothing was",
+        )
+        del self.failed[partition]
+        self.logs[partition] = log
+        return log
 
     def fail(self, partition: TopicPartition, error: DamagedLog, now_ms: int) -> None:
         """Take a damaged log out of service; its files stay."""

@@ -1,15 +1,17 @@
-"""Repair of a damaged log by an operator's decision, on a data directory that no broker uses.
+"""Repair of a damaged log: by an operator's decision, or by its election as a leader.
 
 Rule: `plan_repair` only reads; it finds every damaged extent. `apply_repair` cuts the log off at
-the first, or removes just those extents and keeps the rest with its offsets. Removed bytes are kept
-in files beside the log. Indexes and checkpoints are rebuilt by the next start, which scans the
-whole log.
+the first, or removes just those extents and keeps the rest with its offsets, on a data directory
+that no broker uses. Indexes and checkpoints are rebuilt by the next start, which scans the whole
+log. A broker itself cuts a log with `cut_to_prefix`. Removed bytes are kept in files beside the
+log.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import BatchHeader, check_batch
@@ -26,7 +28,7 @@ from headrace.storage.checkpoints import (
     decode_segment_sizes,
     encode_offsets,
 )
-from headrace.storage.damage import check_follows, find_whole_batch
+from headrace.storage.damage import DamagedLog, check_follows, find_whole_batch
 from headrace.storage.data_directory import LOCK, parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.leader_epochs import EpochScan, StaleBatch
@@ -105,7 +107,7 @@ def plan_repair(directory: str) -> RepairPlan:
         known_start(FILES, directory, partition),
         flushed_offset,
     )
-    damaged = list(survey.find())
+    damaged = sorted(survey.find(), key=lambda extent: extent.first_offset)
     end_offset = survey.end_offset
     if flushed_offset > end_offset:
         path = segments[-1].log_path if segments else directory
@@ -264,6 +266,54 @@ def _forget_flushes(files: Files, plan: RepairPlan) -> None:
     files.sync_directory(plan.directory)
 
 
+class IntactPrefix(NamedTuple):
+    """The sound part of a damaged log, before its first damage. It has at least one batch."""
+
+    base_offset: int
+    """That of the last segment with a sound batch."""
+    position: int
+    """Where the sound batches of that segment end."""
+    end_offset: int
+    epoch: int
+    """The leader epoch of the last sound batch."""
+
+
+def intact_prefix(files: Files, directory: str, damage: DamagedLog) -> IntactPrefix | None:
+    """The sound part of a log before its known damage, None if no batch is before it.
+
+    The last segment of it is read and checked; segments before that count as sound, as they do
+    when a log is opened.
+    """
+    for segment in reversed(stored_segments(directory, files)):
+        if segment.base_offset >= damage.first_offset:
+            continue
+        prefix, offset = None, segment.base_offset
+        try:
+            for header, buffer, at in segment.batches(0, segment.size):
+                check_follows(header, offset, 0, damage.first_offset)
+                check_batch(buffer, header, compacted=True)
+                offset = header.next_offset
+                position = at + header.size
+                prefix = IntactPrefix(segment.base_offset, position, offset, header.leader_epoch)
+        except CorruptBatch:
+            pass  # Here the damage begins.
+        if prefix is not None:
+            return prefix
+    return None
+
+
+def cut_to_prefix(files: Files, directory: str, prefix: IntactPrefix) -> list[str]:
+    """Cut a log off behind its sound part; return the files that hold the removed bytes."""
+    for name in (FLUSHED_OFFSET, SEGMENT_SIZES):
+        files.remove(f"{directory}/{name}")
+    worker = _RepairWorker(files, directory)
+    path = f"{directory}/{prefix.base_offset:020d}{LOG_SUFFIX}"
+    position, offset = prefix.position, prefix.end_offset
+    worker.cut(DamagedExtent(path, position, position, offset, offset, "damage follows"))
+    files.sync_directory(directory)
+    return worker.removed
+
+
 class _RepairWorker:
     """The changes of files for a repair."""
 
@@ -274,7 +324,7 @@ class _RepairWorker:
 
     def cut(self, extent: DamagedExtent) -> None:
         """Remove all bytes from an extent on; the log keeps at least an empty segment."""
-        for segment in reversed(stored_segments(self._directory)):
+        for segment in reversed(stored_segments(self._directory, self._files)):
             path = segment.log_path
             if path > extent.path or segment.base_offset > extent.first_offset:
                 self._set_aside(path)
@@ -320,7 +370,7 @@ class _RepairWorker:
 
     def _join(self) -> None:
         """Rename segments so that each begins where the segment before it ends."""
-        segments = stored_segments(self._directory)
+        segments = stored_segments(self._directory, self._files)
         end_offset = segments[0].base_offset
         for segment in segments:
             if segment.size == 0 and segment is not segments[-1]:
@@ -334,7 +384,7 @@ class _RepairWorker:
                 end_offset = header.next_offset
 
     def _log_paths(self) -> list[str]:
-        return [segment.log_path for segment in stored_segments(self._directory)]
+        return [segment.log_path for segment in stored_segments(self._directory, self._files)]
 
     def _set_aside(self, path: str) -> None:
         name = self._free_name(path + REMOVED_SUFFIX)

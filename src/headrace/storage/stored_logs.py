@@ -17,7 +17,7 @@ from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header
 from headrace.storage import log_segments
 from headrace.storage.aborted_index import ABORTED_SUFFIX, decode_aborted
 from headrace.storage.data_directory import METADATA_LOG, parse_log_name
-from headrace.storage.files import FileMissing, ReadOnlyFiles
+from headrace.storage.files import FileMissing, Files, ReadOnlyFiles
 from headrace.storage.future_log import destination_of
 from headrace.storage.index import DamagedIndex
 from headrace.storage.log_start_offsets import read_log_start_offsets
@@ -172,10 +172,12 @@ def open_stored(partition: TopicPartition, directory: str, log_start: int = 0) -
     return StoredLog(partition, tuple(segments), start_offset, max(end_offset, start_offset))
 
 
-def open_segment(directory: str, base_offset: int, sizes: tuple[int, int, int]) -> Segment:
+def open_segment(
+    directory: str, base_offset: int, sizes: tuple[int, int, int], files: Files = FILES
+) -> Segment:
     """A segment to read from. `sizes` are those of the files .log, .index and .timeindex."""
     return Segment(
-        OpenFiles(FILES),
+        OpenFiles(files),
         directory,
         base_offset,
         index_bytes_max=_INDEX_BYTES_MAX,
@@ -189,10 +191,10 @@ def base_offset_of(stem: str) -> int | None:
     return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
-def stored_segments(directory: str) -> list[Segment]:
+def stored_segments(directory: str, files: Files = FILES) -> list[Segment]:
     """The segments in a directory, oldest first."""
-    names = FILES.list_directory(directory)
-    sizes = FILES.file_sizes(directory)
+    names = files.list_directory(directory)
+    sizes = files.file_sizes(directory)
     found = []
     for name in names:
         stem, suffix = os.path.splitext(name)
@@ -202,7 +204,9 @@ def stored_segments(directory: str) -> list[Segment]:
             size = sizes[name]
             index_size = sizes.get(stem + INDEX_SUFFIX, 0)
             time_index_size = sizes.get(stem + TIME_INDEX_SUFFIX, 0)
-            found.append(open_segment(directory, base_offset, (size, index_size, time_index_size)))
+            found.append(
+                open_segment(directory, base_offset, (size, index_size, time_index_size), files)
+            )
     return found
 
 

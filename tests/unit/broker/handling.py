@@ -50,6 +50,9 @@ class FakeReplicas:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return self.partitions[index]
 
+    def is_lost(self, topic: str, index: int) -> bool:
+        return False
+
     def leader_of(self, topic: str, index: int) -> Partition:
         partition = self.replica_of(topic, index)
         if not partition.is_leader:

@@ -40,7 +40,7 @@ class Recovery:
         self.look()
 
     def look(self) -> None:
-        self.recoveries.find_partitions(self.active.image, self.active.now_ms)
+        self.recoveries.find_partitions(self.active.image)
 
     def asked(self) -> list[int]:
         return sorted(self.recoveries.questions(self.active.image))
@@ -101,13 +101,14 @@ def test_a_newer_epoch_counts_more_than_a_longer_log() -> None:
 def test_the_missing_are_waited_for_no_longer_than_the_timeout() -> None:
     active = restarted()
     recovery = Recovery(active)
-    assert len(recovery.recoveries) == 0, "the time begins with the first that is back"
+    assert len(recovery.recoveries) == 0, "the time begins with the first answer"
     active.now_ms += TIMEOUT_MS
     active.beat(3)
     active.beat(2)
     recovery.look()
     recovery.answer(3, 4, 2000)
     recovery.answer(2, 4, 2500)
+    assert recovery.decide() == []
     active.now_ms += TIMEOUT_MS - 1
     recovery.look()
     assert recovery.decide() == []
@@ -153,12 +154,17 @@ def test_of_equal_logs_that_of_the_last_known_leads() -> None:
     assert outcome.leader == 2
 
 
-def test_a_replica_that_lost_its_log_is_neither_asked_nor_waited_for() -> None:
+NO_LOG = (-1, -1)
+
+
+def test_a_replica_that_has_no_log_any_more_is_not_waited_for() -> None:
     active = restarted(1, 2, 3)
     lost(active, 2, 0)
     recovery = Recovery(active)
-    assert recovery.asked() == [1, 3]
+    assert recovery.asked() == [1, 2, 3]
+    recovery.answer(2, *NO_LOG)
     recovery.answer(1, 4, 10)
+    assert recovery.decide() == []
     recovery.answer(3, 4, 11)
     [outcome] = recovery.decide()
     assert (outcome.leader, outcome.lost) == (3, (2,))
@@ -174,12 +180,73 @@ def test_after_the_loss_of_the_last_one_in_sync_everybody_else_is_waited_for() -
     silence(active, 3)
     lost(active, 1, 0)
     recovery = Recovery(active)
+    recovery.answer(1, *NO_LOG)
     recovery.answer(2, 4, 10)
     assert recovery.decide() == []
     active.beat(3)
     recovery.answer(3, 4, 12)
     [outcome] = recovery.decide()
     assert (outcome.leader, outcome.lost) == (3, (1,))
+
+
+def test_a_replica_on_a_failing_disk_is_waited_for() -> None:
+    """Its disk may work again after a restart, with all that the others have lost."""
+    active = restarted(1, 2, 3)
+    lost(active, 3, 0)
+    recovery = Recovery(active)
+    recovery.answer(1, 4, 1)
+    recovery.answer(2, -1, 0)
+    assert recovery.decide() == [], "broker 3 answers with an error while its disk fails"
+    active.register(3, incarnation=10)
+    active.beat(3)
+    recovery.look()
+    for broker_id in recovery.asked():
+        recovery.answer(broker_id, *{1: (4, 1), 2: (-1, 0), 3: (4, 45)}[broker_id])
+    [outcome] = recovery.decide()
+    assert (outcome.leader, outcome.damaged, outcome.is_complete) == (3, (), True)
+
+
+def test_a_damaged_log_leads_if_its_sound_part_is_the_longest() -> None:
+    active = restarted(1, 2, 3)
+    lost(active, 2, 0)
+    recovery = Recovery(active)
+    recovery.answer(1, -1, 0)
+    recovery.answer(2, 4, 26)
+    recovery.answer(3, 4, 3)
+    [outcome] = recovery.decide()
+    assert (outcome.leader, outcome.damaged) == (2, (2,))
+    assert str(outcome) == (
+        "a-0 is led by broker 2, whose log ends at offset 26 of epoch 4, where it is damaged: no"
+        " replica was sure to have every acknowledged record, and of those that are back it has the"
+        " most; broker 1 ends at offset 0 of epoch -1; broker 3 ends at offset 3 of epoch 4."
+        " Acknowledged records after that offset are lost if only broker 2 had them"
+    )
+    [partition] = active.image.topics["a"].partitions
+    assert (partition.leader, partition.isr, partition.lost_replicas) == (2, (2,), ())
+
+
+def test_of_equal_logs_a_sound_one_leads() -> None:
+    active = restarted(1, 2, 3)
+    lost(active, 1, 0)
+    recovery = Recovery(active)
+    recovery.answer(1, 4, 3)
+    recovery.answer(2, 4, 3)
+    recovery.answer(3, 4, 3)
+    [outcome] = recovery.decide()
+    assert (outcome.leader, outcome.damaged, outcome.is_complete) == (2, (1,), False)
+
+
+def test_a_person_decides_where_every_log_is_damaged() -> None:
+    active = restarted(1, 2, 3)
+    for broker_id in (1, 2, 3):
+        lost(active, broker_id, 0)
+    recovery = Recovery(active)
+    recovery.answer(1, 4, 10)
+    recovery.answer(2, *NO_LOG)
+    recovery.answer(3, 4, 11)
+    assert recovery.decide() == []
+    active.now_ms += TIMEOUT_MS
+    assert recovery.decide() == []
 
 
 def test_a_broker_that_was_taken_out_of_the_cluster_is_not_waited_for() -> None:

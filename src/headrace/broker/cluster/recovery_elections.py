@@ -78,7 +78,7 @@ class RecoveryElections:
         """Ask replicas that have not answered yet, and elect leaders where enough have."""
         if self._is_search_due:
             self._is_search_due = False
-            self._recoveries.find_partitions(self._store.image, self._clock.now_ms())
+            self._recoveries.find_partitions(self._store.image)
         if not self._recoveries:
             self._waiting_since_ms = None
             self._warned_of = frozenset()
@@ -128,8 +128,9 @@ class RecoveryElections:
         if missing - self._warned_of:
             logger.warning(
                 "%d partitions, %s among them, have no leader: all replicas that had every"
-                " acknowledged record restarted uncleanly or lost their logs. Start %s %s: without"
-                " them the longest log leads %d s after the first replica was back",
+                " acknowledged record restarted uncleanly or lost their logs. Start %s %s, or"
+                " restart if a disk failed there: without them the longest log leads %d s after the"
+                " first replica was back",
                 len(waiting),
                 waiting[0].partition,
                 "brokers" if len(missing) > 1 else "broker",
@@ -172,7 +173,10 @@ def _request(questions: dict[TopicPartition, LogEndQuestion]) -> ListOffsetsRequ
 
 
 def _log_ends(response: ListOffsetsResponse) -> list[tuple[TopicPartition, LogEnd]]:
-    """The log ends in a response; a replica that answered with an error is asked again."""
+    """The log ends in a response; a replica that answered with an error is asked again.
+
+    A replica that has no log, and does not wait for its disk, answers with the offset -1.
+    """
     return [
         (
             TopicPartition(topic.name, partition.partition_index),

@@ -29,6 +29,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from headrace.storage.segment import TimestampOffset
+from headrace.types import TopicPartition
 
 # ListOffsets: the offset of a time, or of the beginning or the end.
 #
@@ -99,6 +100,8 @@ async def _find(
 ) -> TimestampOffset:
     replicas, index = context.node.replicas, requested.partition_index
     from_any = request.replica_id == _ANY_REPLICA
+    if from_any and requested.timestamp == LATEST and replicas.is_lost(topic, index):
+        return await _end_of_lost(context, TopicPartition(topic, index))
     partition = replicas.replica_of(topic, index) if from_any else replicas.leader_of(topic, index)
     partition.check_epoch(requested.current_leader_epoch)
     log = partition.log
@@ -123,6 +126,19 @@ async def _find(
         _end_of(context, request, partition)
         return _NOTHING
     return found
+
+
+async def _end_of_lost(context: RequestContext, name: TopicPartition) -> TimestampOffset:
+    """The end of the sound part of a damaged log, nothing if there is none.
+
+    The active controller asks, and may elect this replica for it.
+    """
+    node = context.node
+    prefix = await node.workers.read(node.logs.intact_prefix, name)
+    if prefix is None:
+        return _NOTHING
+    node.replicas.offer_prefix(name, prefix)
+    return TimestampOffset(-1, prefix.end_offset, prefix.epoch)
 
 
 def _log_end(partition: Partition) -> TimestampOffset:

@@ -31,6 +31,7 @@ from headrace.storage.damage import DamagedLog
 from headrace.storage.files import ResourceShortage
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
+from headrace.storage.repair import IntactPrefix
 from headrace.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class ReplicaManager:
         self._failed_paths: list[str] = []
         # The replicas in `_offline` whose log is gone for good or damaged.
         self._lost_logs: set[TopicPartition] = set()
+        # The sound parts of damaged logs that the controller was told: it may elect them.
+        self._prefixes: dict[TopicPartition, IntactPrefix] = {}
         # Replicas that were created again in this run; the metadata may still have them as lost.
         self._rebuilt: set[TopicPartition] = set()
         # Whether an image of this run was applied, so that every loss is known.
@@ -166,6 +169,19 @@ class ReplicaManager:
         """The replicas of this broker whose disk has failed."""
         failed = [partition.name for partition in self if partition.log.offline is not None]
         return failed + list(self._offline)
+
+    def is_lost(self, topic: str, index: int) -> bool:
+        """Whether a replica's log is gone for good or damaged, and not only its disk failing."""
+        return TopicPartition(topic, index) in self._lost_logs
+
+    def offer_prefix(self, name: TopicPartition, prefix: IntactPrefix) -> None:
+        """Note that the controller may elect a lost replica for the sound part of its log."""
+        if name in self._lost_logs:
+            self._prefixes[name] = prefix
+
+    def awaits_cut(self, name: TopicPartition, image: PartitionImage) -> bool:
+        """Whether a damaged log was elected for its sound part, to which it is to be cut."""
+        return name in self._prefixes and image.leader == self._node_id
 
     def problems(self) -> list[OfflineReplica]:
         """The replicas of this broker that serve nobody, and why."""
@@ -334,7 +350,11 @@ class ReplicaManager:
                     self._delete_moved(name)
                 continue
             yield
-            if name in self._offline and not self._may_rebuild(name, image):
+            if (
+                name in self._offline
+                and not self._may_rebuild(name, image)
+                and not self.awaits_cut(name, image)
+            ):
                 continue  # Offline until a restart, or until there is disk space.
             self._apply_partition(
                 topic, index, config, is_new=known is None and not self._is_first_image
@@ -382,7 +402,9 @@ class ReplicaManager:
     def _open(
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> Partition:
-        if name in self._offline:
+        if self.awaits_cut(name, image):
+            log = self._cut(name, topic_id, image, config)
+        elif name in self._offline:
             log = self._rebuild(name, topic_id, image, config)
         else:
             log = self._log_of(name, topic_id, image, config)
@@ -486,12 +508,23 @@ class ReplicaManager:
         """Create an empty log in the place of a lost log, to be filled from the leader."""
         reason = self._offline.pop(name)
         self._lost_logs.discard(name)
+        self._prefixes.pop(name, None)
         if name in self._logs.failed:
             self._set_aside(name, reason, is_lost=True)
         log = self._logs.create(name, topic_id, config, self._clock.now_ms())
         self._rebuilt.add(name)
         logger.warning("%s begins with an empty log and is fetched from %d", name, image.leader)
         return log
+
+    def _cut(
+        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
+    ) -> Log:
+        """Cut a damaged log to its sound part, for which this broker was elected to lead."""
+        prefix = self._prefixes.pop(name)
+        del self._offline[name]
+        self._lost_logs.discard(name)
+        self._logs.cut_damaged(name, prefix, self._clock.now_ms())
+        return self._log_of(name, topic_id, image, config)
 
     def _take_offline(self, name: TopicPartition, error: HeadraceError, *, until: str) -> None:
         logger.error("%s is offline until %s: %s", name, until, error)
@@ -528,6 +561,7 @@ class ReplicaManager:
     def _delete_log(self, name: TopicPartition) -> None:
         self._offline.pop(name, None)
         self._lost_logs.discard(name)
+        self._prefixes.pop(name, None)
         self._rebuilt.discard(name)
         self._logs.missing.pop(name, None)
         self._short_of_space.pop(name, None)

@@ -33,6 +33,7 @@ class Broker:
         self.offline: list[TopicPartition] = []
         self.rebuilt: list[tuple[TopicPartition, bytes]] = []
         self.placed: list[tuple[TopicPartition, bytes, bool]] = []
+        self.elected: list[TopicPartition] = []
         self.store = SimpleNamespace(image=image)
         self.requests: list[AssignReplicasToDirsRequest] = []
         self.codes: list[ErrorCode] = []
@@ -43,6 +44,7 @@ class Broker:
                 offline_partitions=lambda: self.offline,
                 rebuilt_partitions=lambda: self.rebuilt,
                 placed_partitions=lambda: self.placed,
+                awaits_cut=lambda name, partition: name in self.elected,
                 is_applied=True,
             ),
             store=self.store,
@@ -68,6 +70,18 @@ def try_broker(image: Image, scenario: Callable[[Broker], Coroutine[Any, Any, No
         broker.lost_replicas.stop()
 
     run(FakeClock(), main())
+
+
+def test_a_damaged_replica_that_was_elected_is_not_reported_again() -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.offline = broker.elected = [TopicPartition("a", 0)]
+        await asyncio.sleep(10)
+        assert broker.requests == []
+        broker.elected = []
+        await asyncio.sleep(10)
+        assert len(broker.requests) == 1
+
+    try_broker(cluster(1, 2, 3, topics={"a": [(1, 2, 3)]}), scenario)
 
 
 def test_lost_replicas_are_told_once() -> None:

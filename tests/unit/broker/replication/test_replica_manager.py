@@ -403,6 +403,85 @@ def with_a_lost_log(hold: Open, tmp_path: Path) -> Holder:
     return again
 
 
+def with_a_damaged_log(hold: Open, tmp_path: Path) -> Holder:
+    """A broker that finds a flipped bit in the fourth of six batches of orders-0."""
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2, 3))))
+    log = here.replicas.replica_of("orders", 0).log
+    ends = []
+    for _ in range(6):
+        append(log, 2)
+        ends.append(log.size_bytes)
+    here.crash()
+    flip_bit(tmp_path / "data" / "orders-0" / f"{0:020d}.log", ends[3] - 1)
+    again = hold()
+    again.apply(image(topic("orders", A, PartitionImage((1, 2, 3), (), -1, 1, 1))))
+    assert again.replicas.offline_partitions() == [ORDERS]
+    assert again.replicas.is_lost("orders", 0)
+    return again
+
+
+ORDERS = TopicPartition("orders", 0)
+# Elected by the controller after a report of the loss, which the election takes back.
+ELECTED = PartitionImage((1, 2, 3), (2,), 2, 4, 4, leader_recovery_state=1)
+
+
+def test_a_damaged_log_is_cut_when_its_sound_part_was_elected(hold: Open, tmp_path: Path) -> None:
+    here = with_a_damaged_log(hold, tmp_path)
+    prefix = here.logs.intact_prefix(ORDERS)
+    assert prefix is not None
+    assert (prefix.end_offset, prefix.epoch) == (6, 0)
+    here.replicas.offer_prefix(ORDERS, prefix)
+    assert not here.replicas.awaits_cut(ORDERS, lost_on_2(1))
+    assert here.replicas.awaits_cut(ORDERS, ELECTED)
+    here.apply(image(topic("orders", A, ELECTED)))
+    leader = here.replicas.leader_of("orders", 0)
+    assert leader.log.log_end_offset == 6
+    assert here.replicas.offline_partitions() == []
+    append(leader.log, 1, leader_epoch=4)
+    [removed] = (tmp_path / "data" / "orders-0").glob("*.removed")
+    assert removed.stat().st_size > 0
+    here.stop()
+    again = hold()
+    again.apply(image(topic("orders", A, partition(1, 1, 2, epoch=5))))
+    assert again.replicas.replica_of("orders", 0).log.log_end_offset == 7
+
+
+def test_a_damaged_log_that_the_controller_did_not_ask_for_is_never_cut(
+    hold: Open, tmp_path: Path
+) -> None:
+    here = with_a_damaged_log(hold, tmp_path)
+    before = (tmp_path / "data" / "orders-0" / f"{0:020d}.log").read_bytes()
+    here.apply(image(topic("orders", A, ELECTED)))
+    assert here.replicas.offline_partitions() == [ORDERS]
+    assert (tmp_path / "data" / "orders-0" / f"{0:020d}.log").read_bytes() == before
+
+
+def test_an_offer_ends_when_another_replica_leads(hold: Open, tmp_path: Path) -> None:
+    here = with_a_damaged_log(hold, tmp_path)
+    prefix = here.logs.intact_prefix(ORDERS)
+    assert prefix is not None
+    here.replicas.offer_prefix(ORDERS, prefix)
+    others = PartitionImage((1, 2, 3), (1,), 1, 4, 4, lost_replicas=(2,))
+    here.apply(image(topic("orders", A, others)))
+    assert here.replicas.replica_of("orders", 0).log.log_end_offset == 0
+    assert not here.replicas.awaits_cut(ORDERS, ELECTED)
+    assert len(strays(tmp_path / "data")) == 1
+
+
+def test_a_log_that_cannot_be_cut_stays_offline_and_is_lost_again(
+    hold: Open, tmp_path: Path
+) -> None:
+    here = with_a_damaged_log(hold, tmp_path)
+    prefix = here.logs.intact_prefix(ORDERS)
+    assert prefix is not None
+    here.replicas.offer_prefix(ORDERS, prefix)
+    here.files.fail("truncate", ".log")
+    here.apply(image(topic("orders", A, ELECTED)))
+    assert here.replicas.offline_partitions() == [ORDERS]
+    assert not here.replicas.awaits_cut(ORDERS, ELECTED), "it is reported as lost again"
+
+
 def test_a_lost_log_is_offline_until_the_cluster_goes_on_without_it(
     hold: Open, tmp_path: Path
 ) -> None:
