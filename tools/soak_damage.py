@@ -33,6 +33,9 @@ LOADED_S = 1.0
 ROUNDS_PER_TOPIC = 10
 ALL_CHANCE = 0.1
 SETTLED_S = 120.0
+# How long records may wait to be acknowledged at the end of a round. A partition that was damaged
+# on all brokers takes none until the operator decides.
+UNSENT_S, UNSENT_HARMED_S = 2 * SETTLED_S, 5.0
 
 Place = tuple[str, int]
 
@@ -46,6 +49,7 @@ class Load:
         self._topics = topics
         self._name = name
         self._stop = threading.Event()
+        self._wait_s = UNSENT_S
         self._producer = Producer(
             SETTINGS | {"bootstrap.servers": bootstrap_servers, "error_cb": self._on_error}
         )
@@ -55,8 +59,9 @@ class Load:
         self._thread.start()
         return self
 
-    def stop(self) -> None:
-        """Send no more, and wait until it is known of every record what became of it."""
+    def stop(self, wait_s: float) -> None:
+        """Send no more, and wait so long at most for the outcome of every record."""
+        self._wait_s = wait_s
         self._stop.set()
         self._thread.join()
 
@@ -77,7 +82,7 @@ class Load:
                 break  # `_on_error` was told of the reason.
             count += 1
             self._producer.poll(1 / RATE)
-        self._producer.flush(2 * SETTLED_S)
+        self._producer.flush(self._wait_s)
 
     def _on_error(self, error: KafkaError) -> None:
         """Send no more after an error that ends an idempotent producer for good.
@@ -154,6 +159,7 @@ class DamageSoak:
         rng, cluster = self._rng, self._cluster
         for broker in cluster.brokers:
             broker.clear_log()
+        harmed: set[Place] = set()
         load = Load(cluster.bootstrap_servers, self._topics, str(number)).start()
         try:
             time.sleep(LOADED_S)
@@ -174,7 +180,7 @@ class DamageSoak:
                 raise AssertionError(self.totals.problems[-1]) from error
             time.sleep(LOADED_S / 2)
         finally:
-            load.stop()
+            load.stop(UNSENT_HARMED_S if harmed else UNSENT_S)
         for place, values in load.acknowledged.items():
             self._expected.setdefault(place, set()).update(values)
             self.totals.acknowledged += len(values)
