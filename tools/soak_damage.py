@@ -36,6 +36,8 @@ SETTLED_S = 120.0
 # How long records may wait to be acknowledged at the end of a round. A partition that was damaged
 # on all brokers takes none until the operator decides.
 UNSENT_S, UNSENT_HARMED_S = 2 * SETTLED_S, 5.0
+# How long such a partition may take to have a leader, if it is to have one by itself.
+LED_S = 3.0
 
 Place = tuple[str, int]
 
@@ -248,16 +250,16 @@ class DamageSoak:
             except AssertionError as error:
                 raise AssertionError(f"round {number}, after {story}: {error}") from error
 
-    def _read(self, place: Place) -> set[bytes]:
+    def _read(self, place: Place, timeout_s: float = 30.0) -> set[bytes]:
         """The values of the records of a partition, as its leader has them."""
-        leader = self._cluster.wait_for_leader(*place)
+        leader = self._cluster.wait_for_leader(*place, timeout_s=timeout_s)
         address = str(self._cluster.broker(leader).listens_on)
         return {bytes(record.value or b"") for record in read_all(address, *place)}
 
     def _check_loss(self, place: Place, values: set[bytes], story: str) -> None:
         """Require a report of what is gone of a partition that was damaged on all brokers."""
         try:
-            lost = values - self._read(place)
+            lost = values - self._read(place, LED_S)
         except (AssertionError, KafkaException, HeadraceError):
             lost = values  # Offline, or unreadable, until the operator decides.
         if not lost:
