@@ -1,1 +1,1 @@
-"""Measurements of headrace, each beside the limit or the peer it is compared with, from one run."""
+"""Measurements of headrace, each with its limit or its peer, measured in the same run."""

@@ -14,6 +14,6 @@ from bench import (
     transactions,
 )
 
-# Every one is run, whatever the one before it missed.
+# Every part is run, even if an earlier one missed its target.
 parts = (broker, cluster, transactions, compaction, scrubbing, groups, testing, clients, spark)
 sys.exit(max([one.main() for one in parts]))

@@ -2,7 +2,7 @@
 
     python -m bench.broker [--quick]
 
-Each figure stands beside its limit on this machine, measured in the same run, or beside its target.
+Each figure is shown with its limit on this machine, measured in the same run, or with its target.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from bench.report import Report
 
 GB = 1_000_000_000
 BATCH_BYTES = 1_000_000
-# Larger messages go to the socket from where the application put them, without a copy of theirs.
+# Larger messages are sent from the application's memory without a copy.
 PRODUCER = {"acks": "1", "linger.ms": 5, "batch.size": BATCH_BYTES, "message.copy.max.bytes": 4_000}
 
 
@@ -32,7 +32,7 @@ def best_of(rounds: int, measure: Callable[[], float]) -> float:
 
 
 class Bench:
-    """The measurements, in a directory whose disk is the one to be measured."""
+    """The measurements, in a directory on the disk to be measured."""
 
     def __init__(self, directory: Path, report: Report, scale: float, rounds: int) -> None:
         self._directory = directory
@@ -61,7 +61,7 @@ class Bench:
         target = 0.6 if size >= 10_000 else None
         limit = median(copied)
         self._speed(f"produce {name}", produced, limit, target)
-        # The load needs the other core and more: this is what the broker could do without it.
+        # The load needs more than the other core: this is the broker's throughput without it.
         mb = median(per_core)
         text = f"{mb:,.0f} MB for each second of a core"
         self._report.ratio(f"produce {name}, by the broker's CPU", text, mb, limit, target)

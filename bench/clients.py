@@ -1,10 +1,10 @@
-"""Our client beside confluent-kafka, kafka-python and aiokafka: one broker, one topic, one process.
+"""headrace's client beside confluent-kafka, kafka-python and aiokafka: one broker, topic, process.
 
     python -m bench.clients [--quick] [--partitions N] [--only rows,columns,confluent]
 
-In each round every client works on the same broker, one after the other, so that whatever else the
-machine does hits them all; the figures are medians over the rounds. Slower clients are given fewer
-messages, so that each works for about as long; what is compared is messages for each second.
+In each round every client works on the same broker, one after the other, so that other load of the
+machine affects them all; the figures are medians over the rounds. Slower clients are given fewer
+messages, so that each works for about as long; messages per second are compared.
 """
 
 import argparse
@@ -49,8 +49,8 @@ MODULES = {
     for way in WAYS
 }
 
-# Thousands of messages: about a second of work for each client. What the producers
-# leave in the topic is filled up to what the most eager consumer reads.
+# Thousands of messages: about a second of work for each client. The topic of the producers is
+# filled up to the count of the fastest consumer.
 THOUSANDS = {
     ("produce", 100): {"confluent": 1_000, "kafka_python": 50, "aiokafka": 200, "rows": 600}
     | {"aio": 600, "columns": 4_000},
@@ -64,7 +64,7 @@ THOUSANDS = {
 
 
 class Target(NamedTuple):
-    """At least `times` as many messages a second as the other; None: to be known, not to be met."""
+    """At least `times` as many messages a second as the other client; None: shown only."""
 
     ours: str
     peer: str
@@ -94,7 +94,7 @@ def run_job(job: str, broker: BrokerProcess, **arguments: Any) -> dict[str, floa
 
 
 class Bench:
-    """The rounds, and what came of them: messages a second by way, size and client."""
+    """The rounds, and their results: messages a second by direction, size and client."""
 
     def __init__(
         self, directory: Path, report: Report, *, scale: float, rounds: int, partitions: int
@@ -105,14 +105,14 @@ class Bench:
         self._rounds = rounds
         self._partitions = partitions
         self._rates: dict[tuple[str, int, str], list[float]] = {}
-        # Seconds of a core that a message costs the client, all its threads together: less hurt by
-        # what else the machine does.
+        # CPU seconds per message in the client, of all its threads together: less affected by other
+        # load of the machine.
         self._costs: dict[tuple[str, int, str], list[float]] = {}
         self._limits: dict[str, list[float]] = {way: [] for way in WAYS}
 
     def measure(self, clients: list[str]) -> None:
         for number in range(self._rounds):
-            # Nobody is always the first on a fresh broker.
+            # The first client on a fresh broker changes with every round.
             turn = number % len(clients)
             order = [*clients[turn:], *clients[:turn]]
             self._limit()
@@ -123,7 +123,7 @@ class Bench:
                     self._round(broker, size, order)
 
     def _limit(self) -> None:
-        """What the machine carries without Kafka, at 1 KB a message a hard limit for columns."""
+        """Measure the machine's limit without Kafka; at 1 KB a message a hard limit for columns."""
         total = int(500 * MB * max(self._scale, 0.2))
         warm_page_cache(self._directory, 2 * total)
         self._limits["produce"].append(copy_limit_mb_per_s(self._directory, total, BATCH_BYTES))
@@ -141,8 +141,8 @@ class Bench:
                 if way == "consume":
                     arguments["partitions"] = self._partitions
                 done = run_job(f"{client}_{way}", broker, **arguments)
-                # Equal work: the count is the job's own, of messages it has looked at. Columns come
-                # by the batch, so the last one may go beyond what was asked for.
+                # Equal work: the job counts the messages it has checked. Columns come by the batch,
+                # so the last one may exceed the requested count.
                 if done["messages"] < count:
                     raise SystemExit(f"{client} {way}: {done['messages']} of {count} messages")
                 written += count if way == "produce" else 0
@@ -155,7 +155,7 @@ class Bench:
         return int(THOUSANDS[way, size][client] * 1_000 * self._scale)
 
     def tell(self) -> None:
-        """Every client's figures, then each of ours beside each of theirs."""
+        """Report every client's figures, then each of headrace's beside each of the others."""
         for size in SIZES:
             for way in WAYS:
                 for client, name in NAMES.items():
@@ -180,7 +180,8 @@ class Bench:
         limit_mb, rate, peer = median(self._limits[way]), median(ours), median(peers)
         note = ""
         if target.times is not None and peer * size / MB * target.times > limit_mb:
-            # Said beside the target, not instead of it: nobody could meet it on this machine.
+            # Shown beside the target, not instead of it: the machine's limit may be below the
+            # target.
             path = "loopback to file with CRC" if way == "produce" else "file to loopback"
             most = limit_mb * MB / size / peer
             note = f"; out of reach here: {path} carries {limit_mb:,.0f} MB/s, {most:.1f} times"
@@ -188,7 +189,7 @@ class Bench:
         self._report.times(name, rate / peer, NAMES[target.peer], target.times, note)
 
     def memory(self) -> None:
-        """What a producer holds while its broker stands still, over what it had before."""
+        """Measure the memory growth of a producer whose broker is frozen."""
         with BrokerProcess(self._directory) as broker:
             create_topic(broker.address, TOPIC)
             for size in (*SIZES, 10_000):

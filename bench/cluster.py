@@ -26,7 +26,7 @@ CREATE_S_MAX = 20.0
 FAILOVER_S_MAX = 5.0
 P99_MS_MAX = 20.0
 
-# Whoever hangs is given up as soon as the cluster gives it up; the other timeouts are defaults.
+# A broker that hangs is given up as soon as the cluster fences it; the other timeouts are defaults.
 PRODUCER = QUIET | {
     "acks": "all",
     "enable.idempotence": True,
@@ -37,14 +37,14 @@ PRODUCER = QUIET | {
 
 
 def create(cluster: Cluster, topic: str, partitions: int) -> float:
-    """Seconds until every partition is led and has all its replicas in sync."""
+    """Seconds until every partition has a leader and all its replicas in sync."""
     begun = time.perf_counter()
     cluster.create_topic(topic, partitions, replication_factor=3)
     return time.perf_counter() - begun
 
 
 class Writer:
-    """Writes to partitions, one record each, and knows which have acknowledged theirs."""
+    """Writes one record to each of some partitions, and tracks the acknowledgements."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._topic = topic
@@ -52,7 +52,7 @@ class Writer:
         self._producer = Producer(PRODUCER | {"bootstrap.servers": cluster.bootstrap_servers})
 
     def write(self, partitions: list[int]) -> float:
-        """Seconds until all of them have acknowledged a record."""
+        """Seconds until all partitions have acknowledged a record."""
         begun = time.perf_counter()
         self._left = set(partitions)
         for partition in partitions:
@@ -72,7 +72,9 @@ class Writer:
 
 
 def fail_over(cluster: Cluster, topic: str, writer: Writer, node_id: int) -> tuple[int, float]:
-    """Kill a broker; how many partitions it led, and seconds until all of them are written."""
+    """Kill a broker; returns the number of partitions it led, and the seconds until all are
+    writable.
+    """
     views = cluster.partitions_of(topic)
     led = [partition for partition, view in views.items() if view.leader == node_id]
     begun = time.perf_counter()

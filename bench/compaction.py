@@ -1,11 +1,11 @@
-"""Log compaction: how fast, in how much memory, and what producers notice of it.
+"""Log compaction: its speed, its memory, and its effect on producers.
 
     python -m bench.compaction [--quick]
 
 A running broker compacts a topic of 10 M records with 1 M keys, once plain and twice compressed,
 while a producer writes to another topic at a fixed rate. Its latency is compared with that at rest.
 Speeds are those of the bytes in the files; few bytes under zstd are many records, so that its speed
-is told and not required.
+is shown without a target.
 """
 
 import argparse
@@ -39,7 +39,7 @@ TIMEOUT_SECONDS = 900.0
 
 
 class Watch:
-    """The latency of a producer to another topic, and the broker's memory, while this runs."""
+    """Measures the latency of a producer to another topic, and the broker's memory."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -72,13 +72,13 @@ class Watch:
             self.most_mb = max(self.most_mb, self._broker.resident_mb)
 
     def p99_ms(self, began: float, ended: float) -> float:
-        """Of the messages that were due in between."""
+        """The 99th percentile latency of the messages that were due between these times."""
         waits = sorted(wait for due, wait in self.waits if began <= due <= ended)
         return waits[int(len(waits) * 0.99)]
 
 
 class Table:
-    """The topic to compact, as it lies in the broker's directory."""
+    """The topic to compact, and its files in the broker's directory."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -89,14 +89,14 @@ class Table:
         return {int(path.stem): path.stat().st_size for path in self._directory.glob("*.log")}
 
     def clean_offset(self) -> int:
-        """How far it is compacted, by the broker's own checkpoint."""
+        """The offset up to which the topic is compacted, by the broker's own checkpoint."""
         path = Path(self._broker.data_dir) / "cleaner-offset-checkpoint"
         lines = path.read_text().splitlines() if path.exists() else []
         offsets = [line.split(" ")[2] for line in lines if line.startswith(f"{TOPIC} 0 ")]
         return int(offsets[0]) if offsets else 0
 
     def begin(self) -> None:
-        """Let it be compacted: it was created so that it never is."""
+        """Enable the compaction, which the topic was created without."""
         admin = AdminClient(QUIET | {"bootstrap.servers": self._broker.address})
         entry = ConfigEntry(
             "min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET
@@ -106,7 +106,7 @@ class Table:
             future.result()
 
     def compact(self) -> tuple[float, float]:
-        """Have it compacted; when that began and ended."""
+        """Compact the topic; returns the start and end times."""
         end_offset = max(self.segments())
         self.begin()
         began = time.time()
@@ -119,7 +119,7 @@ class Table:
 
 def measure(report: Report, directory: Path, codec: str, scale: float) -> None:
     """One topic under one codec."""
-    # Looked at often, so that no waiting is measured.
+    # Checked often, so that no waiting is measured.
     with BrokerProcess(directory, log_cleaner_backoff_ms="100") as broker:
         create_topic(broker.address, "other")
         settings = {

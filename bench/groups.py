@@ -1,4 +1,4 @@
-"""Consumer groups: what many members cost, and how fast one group of many settles.
+"""Consumer groups: the cost of many members, and the time a large group takes to settle.
 
 python -m bench.groups [--quick]
 """
@@ -51,7 +51,7 @@ async def stay(
             await member.beat()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
-    # Spread over the interval, as consumers that started at different times are.
+    # Spread over the interval, like consumers that started at different times.
     step = HEARTBEAT_SECONDS / len(everybody)
     await asyncio.gather(*(live(one, number * step) for number, one in enumerate(everybody)))
     share = (broker.cpu_seconds - cpu_seconds) / seconds
@@ -68,7 +68,7 @@ def main() -> int:
         with BrokerProcess(Path(directory)) as broker:
             seconds = asyncio.run(settle(broker, 100))
         report.at_most("100 members join one group", seconds, 5, "s")
-        # Kafka's default lets a new group gather: one delay, and another if somebody came in it.
+        # Kafka's default delays a new group: once, and again if another member joined meanwhile.
         with BrokerProcess(Path(directory), group_initial_rebalance_delay_ms="3000") as broker:
             seconds = asyncio.run(settle(broker, 100))
         report.fact("the same with a rebalance delay of 3 s, as Kafka has", f"{seconds:.2f} s")

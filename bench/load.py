@@ -1,6 +1,6 @@
-"""Load from librdkafka, in a process of its own: `python -m bench.load JOB ADDRESS JSON`.
+"""Load from librdkafka, in a separate process: `python -m bench.load JOB ADDRESS JSON`.
 
-Each job prints one JSON object with what it measured.
+Each job prints one JSON object with its results.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-# A broker that is stopped after its measurement is no news.
+# The loss of a broker that is stopped after its measurement need not be logged.
 QUIET: dict[str, str | int | float | bool] = {"log_level": 0}
 
 
@@ -26,7 +26,7 @@ def create_topic(address: str, topic: str, partitions: int = 1, **config: str) -
 def produce(
     address: str, *, topic: str, size: int, count: int, **settings: Any
 ) -> dict[str, float]:
-    """As fast as possible; the clock stops when everything is acknowledged."""
+    """Produce as fast as possible; the clock stops when everything is acknowledged."""
     producer = Producer(
         {"bootstrap.servers": address, "queue.buffering.max.kbytes": 262_144} | QUIET | settings
     )
@@ -39,7 +39,7 @@ def produce(
         nonlocal failures
         failures += error is not None
 
-    # By librdkafka's batch call: one call of Python for each message would be what is measured.
+    # By librdkafka's batch call: otherwise a Python call for each message would be measured.
     together = max(1, min(1_000_000 // size, 1_000))
     began = time.perf_counter()
     sent = 0
@@ -50,7 +50,7 @@ def produce(
         sent += taken
     left = producer.flush(120)
     seconds = time.perf_counter() - began
-    # A delivery report for each message would measure Python; one at the end tells enough.
+    # A delivery report for each message would measure Python; one at the end is enough.
     producer.produce(topic, value, on_delivery=delivered)
     left += producer.flush(30)
     if left or failures:
@@ -59,7 +59,7 @@ def produce(
 
 
 def transact(address: str, *, topic: str, size: int, count: int, together: int) -> dict[str, float]:
-    """As fast as possible in transactions of so many records, one after the other."""
+    """Write transactions of `together` records as fast as possible, one after the other."""
     producer = Producer(
         {
             "bootstrap.servers": address,
@@ -78,7 +78,7 @@ def transact(address: str, *, topic: str, size: int, count: int, together: int) 
             raise SystemExit(f"{records - taken} of {records} records found no room")
         producer.commit_transaction(30)
 
-    # The first one finds everybody, and takes longer.
+    # The first one looks up all coordinators, and takes longer.
     one(1)
     times = []
     began = time.perf_counter()
@@ -99,7 +99,7 @@ def transact(address: str, *, topic: str, size: int, count: int, together: int) 
 
 
 def consume(address: str, *, topic: str, count: int, **settings: Any) -> dict[str, float]:
-    """From the beginning, by librdkafka's batch call."""
+    """Consume from the beginning, by librdkafka's batch call."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -130,7 +130,7 @@ def consume(address: str, *, topic: str, count: int, **settings: Any) -> dict[st
 def latency(
     address: str, *, topic: str, size: int, rate: int, seconds: float, **settings: Any
 ) -> dict[str, float]:
-    """Send at a fixed rate and time each acknowledgement from when its message was due."""
+    """Send at a fixed rate and time each acknowledgement from the due time of its message."""
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0} | settings)
     value, waits = bytes(size), list[float]()
     producer.produce(topic, value)
@@ -161,9 +161,9 @@ def latency(
 def produce_steadily(
     address: str, *, topic: str, partitions: int, size: int, rate_mb: float, **settings: Any
 ) -> dict[str, float]:
-    """At a fixed rate, or as fast as is acknowledged, until the input ends.
+    """Produce at a fixed rate, or as fast as acknowledged, until the input ends.
 
-    A line on the output says when it has begun.
+    A line on the output reports the start.
     """
     producer = Producer({"bootstrap.servers": address, "acks": "all"} | QUIET | settings)
     records = [{"value": bytes(size)}] * max(1, 100_000 // size)
@@ -189,12 +189,12 @@ def produce_steadily(
 def tabulate(
     address: str, *, topic: str, keys: int, count: int, size: int, **settings: Any
 ) -> dict[str, float]:
-    """Records with random keys, as fast as possible."""
+    """Produce records with random keys, as fast as possible."""
     producer = Producer(
         {"bootstrap.servers": address, "queue.buffering.max.kbytes": 262_144} | QUIET | settings
     )
     rng = Random(1)
-    # Of letters and digits in no order, which a codec shrinks by about a quarter.
+    # Random letters and digits, which a codec shrinks by about a quarter.
     text = "".join(rng.choices(ascii_lowercase + digits, k=100_000)).encode()
     sent = 0
     while sent < count:
@@ -220,9 +220,9 @@ def tabulate(
 def watch_latency(
     address: str, *, topic: str, size: int, rate: int, **settings: Any
 ) -> dict[str, list[tuple[float, float]]]:
-    """As `latency`, until the input ends: when each message was due, and how long it took in ms.
+    """As `latency`, until the input ends: the due time of each message, and its latency in ms.
 
-    A line on the output says when it has begun.
+    A line on the output reports the start.
     """
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0} | QUIET | settings)
     value, waits = bytes(size), list[tuple[float, float]]()
@@ -247,7 +247,7 @@ def watch_latency(
 
 
 def _input_end() -> Event:
-    """Set when the standard input ends."""
+    """An event that is set when the standard input ends."""
     ended = Event()
 
     def wait_for_end() -> None:

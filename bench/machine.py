@@ -1,7 +1,7 @@
-"""What this machine can do at the most, measured in the same run as what headrace does.
+"""The limits of this machine, measured in the same run as headrace.
 
 The limit for a broker is a process that receives bytes from a loopback socket, computes their
-CRC-32C and writes them to a file: what no broker can leave out, and nothing else.
+CRC-32C and writes them to a file: the least work of any broker.
 """
 
 import multiprocessing
@@ -17,10 +17,10 @@ _SOURCE_BYTES = 64 * _CHUNK_BYTES
 
 
 def warm_page_cache(directory: Path, size: int) -> None:
-    """Make the memory that files are about to take resident.
+    """Make the memory for the page cache of new files resident.
 
     In a virtual machine the first touch of a page costs a trip to the host, several times the copy
-    itself; without this, whoever is measured first would pay for it.
+    itself; without this, the first measurement would pay for it.
     """
     path = directory / "warm"
     chunk = bytes(_CHUNK_BYTES)
@@ -31,7 +31,7 @@ def warm_page_cache(directory: Path, size: int) -> None:
 
 
 def copy_limit_mb_per_s(directory: Path, total: int, unit: int) -> float:
-    """Loopback to file with CRC, sent in writes of `unit` bytes."""
+    """The limit of loopback to file with CRC, sent in writes of `unit` bytes."""
     listener = socket.create_server(("127.0.0.1", 0))
     sender = multiprocessing.get_context("spawn").Process(
         target=_send, args=(listener.getsockname()[1], total, unit)
@@ -61,7 +61,7 @@ def copy_limit_mb_per_s(directory: Path, total: int, unit: int) -> float:
 
 
 def _send(port: int, total: int, unit: int) -> None:
-    # Sent from more memory than a cache holds: a producer's messages are not in one either.
+    # Sent from more memory than a cache holds, like a producer's messages.
     source = memoryview(bytearray(_SOURCE_BYTES))
     with socket.create_connection(("127.0.0.1", port)) as connection:
         for number in range(-(-total // unit)):
@@ -70,7 +70,7 @@ def _send(port: int, total: int, unit: int) -> None:
 
 
 def read_limit_mb_per_s(directory: Path, total: int) -> float:
-    """File to loopback: what a consumer's bytes cost at the least, received and dropped."""
+    """The limit of file to loopback, received and dropped: the least work of a consumer."""
     path = directory / "read-limit"
     chunk = bytes(_CHUNK_BYTES)
     with path.open("wb", buffering=0) as file:

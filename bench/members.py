@@ -1,6 +1,6 @@
-"""Group members without a consumer around them: join, sync, then a heartbeat every few seconds.
+"""Group members without a consumer: join, sync, then a heartbeat every few seconds.
 
-A thousand real consumers would need more machine than the broker that is measured.
+A thousand real consumers would need more machine than the measured broker.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _FIND, _JOIN, _SYNC, _HEARTBEAT = 4, 9, 5, 4
 
 
 class Connection:
-    """One request at a time on one socket."""
+    """A connection with one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -45,7 +45,7 @@ class Connection:
 
 
 class Member:
-    """One member of a classic group; whoever leads gives every member its name as assignment."""
+    """A member of a classic group; the leader assigns every member its own name."""
 
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection = connection
@@ -55,7 +55,7 @@ class Member:
         self.joins = 0
 
     async def join(self) -> None:
-        """Join, and join again as long as the group is still forming."""
+        """Join, and rejoin as long as the group is still forming."""
         while True:
             joined = await self._connection.call(
                 JoinGroupRequest(
@@ -96,7 +96,7 @@ class Member:
         )
 
     async def beat(self) -> None:
-        """One heartbeat; joins again if the group asks for it."""
+        """Send a heartbeat; rejoin if the group rebalances."""
         request = HeartbeatRequest(
             group_id=self.group, generation_id=self.generation, member_id=self._member_id
         )
@@ -106,7 +106,7 @@ class Member:
 
 
 async def find_coordinator(address: str, group: str) -> None:
-    """Ask until there is a coordinator: the first question creates `__consumer_offsets`."""
+    """Wait for a coordinator: the first request creates `__consumer_offsets`."""
     connection = await Connection.open(address)
     while True:
         found = await connection.call(

@@ -1,4 +1,4 @@
-"""Processes of a benchmark: a broker, fresh each time so that none inherits a state, and a load."""
+"""Processes of a benchmark: a fresh broker each time, and a load."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def run_load(job: str, bootstrap_servers: str, **arguments: Any) -> dict[str, fl
 
 
 class BackgroundLoad:
-    """A job of `bench.load` in its own process, which has begun, and ends with this."""
+    """A job of `bench.load` in its own process, which has started, and ends with this object."""
 
     def __init__(self, job: str, bootstrap_servers: str, **arguments: Any) -> None:
         command = [sys.executable, "-m", "bench.load", job, bootstrap_servers]

@@ -1,4 +1,4 @@
-"""Figures as they come, each with what it is compared with, and a verdict at the end."""
+"""Benchmark figures with their limits or targets, and a verdict at the end."""
 
 import platform
 
@@ -20,7 +20,7 @@ class Report:
         self._console.print(f"{title} ({machine}, Python {platform.python_version()})")
 
     def ratio(self, name: str, text: str, value: float, limit: float, target: float | None) -> None:
-        """A figure as a part of the machine's limit."""
+        """Report a figure as a part of the machine's limit."""
         share = value / limit
         met = target is None or share >= target
         wanted = "" if target is None else f", target {target:.0%}"
@@ -35,7 +35,7 @@ class Report:
     def times(
         self, name: str, ratio: float, other: str, target: float | None, note: str = ""
     ) -> None:
-        """A figure as a multiple of somebody else's."""
+        """Report a figure as a multiple of another one's."""
         wanted = "" if target is None else f"at least {target:g}{note}"
         met = target is None or ratio >= target
         self._add(name, f"{ratio:.2f} times {other}", wanted, met)
@@ -50,7 +50,7 @@ class Report:
         self._console.print(f"  {name}: {text}; {compared} {verdict}", highlight=False)
 
     def close(self) -> int:
-        """Print the table; the exit status says whether every target was met."""
+        """Print the table; the exit status is 0 if every target was met."""
         table = Table("measured", "figure", "beside", "", title=self._title)
         for row in self._rows:
             table.add_row(*row)

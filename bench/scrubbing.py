@@ -1,9 +1,9 @@
-"""Scrubbing: what producers notice while a broker reads its closed segments again.
+"""Scrubbing: its effect on producers while a broker reads its closed segments again.
 
     python -m bench.scrubbing [--quick]
 
 A producer writes at a fixed rate, and its latency is measured at rest and while the broker scrubs
-another topic at the default rate, in turns, so that a machine that is busy for a while is in both.
+another topic at the default rate, in turns, so that other load of the machine affects both.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SEGMENT_BYTES = 1 << 20
 CYCLES = 6
 PHASE_SECONDS = 10.0
 INTERVAL = "log.scrub.interval.ms"
-# A broker that had nothing to scrub looks again after ten seconds.
+# A broker without segments to scrub checks again after ten seconds.
 TIMEOUT_SECONDS = 60.0
 
 Window = tuple[float, float]
@@ -49,14 +49,14 @@ def wait_for_scrubbing(admin: Admin) -> None:
 
 
 def pause(seconds: float) -> Window:
-    """When a pause of so many seconds began and ended."""
+    """Pause, and return the start and end times."""
     began = time.time()
     time.sleep(seconds)
     return began, time.time()
 
 
 def p99_ms(watch: Watch, windows: Sequence[Window]) -> float:
-    """Of the messages that were due in any of these windows."""
+    """The 99th percentile latency of the messages that were due in any of these windows."""
     waits = sorted(
         wait for due, wait in watch.waits if any(began <= due <= end for began, end in windows)
     )
@@ -72,7 +72,7 @@ def measure(report: Report, directory: Path, cycles: int) -> None:
         create_topic(broker.address, TOPIC, 1, **{"segment.bytes": str(SEGMENT_BYTES)})
         run_load("produce", broker.address, topic=TOPIC, size=VALUE_BYTES, count=RECORDS)
         with Admin(bootstrap_servers=broker.address) as admin, Watch(broker) as watch:
-            pause(3)  # The first messages are those of a broker that warms up.
+            pause(3)  # The first messages are sent while the broker warms up.
             for _ in range(cycles):
                 resting.append(pause(PHASE_SECONDS))
                 admin.alter_configs({INTERVAL: 0}, broker=1)
@@ -81,7 +81,7 @@ def measure(report: Report, directory: Path, cycles: int) -> None:
                 scrubbing.append(pause(PHASE_SECONDS))
                 cpu_seconds += broker.cpu_seconds - cpu_began
                 admin.alter_configs({INTERVAL: -1}, broker=1)
-                pause(2)  # The segment under way is read to its end.
+                pause(2)  # The segment being read is read to its end.
             closed_mb = health(admin).closed_bytes / 1e6
     at_rest, meanwhile = p99_ms(watch, resting), p99_ms(watch, scrubbing)
     share = cpu_seconds / (cycles * PHASE_SECONDS)

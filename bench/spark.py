@@ -1,11 +1,11 @@
-"""Spark's rows: our data source beside Spark's own Kafka connector, on one broker and one topic.
+"""Spark's rows: headrace's data source beside Spark's own Kafka connector, on one broker and topic.
 
     python -m bench.spark [--quick]
 
-Both run in one session on two cores and take turns, after a warm-up, so that whatever else the
-machine does hits them all; the figures are medians over the rounds. A read counts the rows and sums
-up the lengths of their values, so every value has to come to Spark; a write takes a cached
-DataFrame. Where the connector cannot be fetched, ours is measured alone.
+Both run in one session on two cores and take turns, after a warm-up, so that other load of the
+machine affects both; the figures are medians over the rounds. A read counts the rows and sums up
+the lengths of their values, so every value has to come to Spark; a write takes a cached DataFrame.
+If the connector cannot be fetched, only headrace's is measured.
 """
 
 import argparse
@@ -33,11 +33,11 @@ MB = 1_000_000
 PARTITIONS = 2
 OURS, THEIRS = "headrace", "kafka"
 CONNECTOR = "Spark's connector"
-# Rows of each size, to read and to write: about a second each, since every query of Spark has a
-# start of some tenths that says nothing about rows.
+# Rows of each size, to read and to write: about a second each, since every Spark query takes some
+# tenths to start, independently of rows.
 READ_ROWS = {100: 4_000_000, 1_000: 1_000_000}
 WRITE_ROWS = {100: 1_000_000, 1_000: 300_000}
-# What an audit looks at: that every offset is there, and when.
+# The columns of an audit: whether every offset exists, and its time.
 AUDIT = "offset,timestamp"
 KEY_BYTES = 16
 EMPTY_BATCHES = 12
@@ -65,7 +65,7 @@ class Bench:
         self._formats = formats
 
     def read(self, size: int) -> None:
-        """Through the broker, by us and by the connector, and from the broker's files."""
+        """Read through the broker, by headrace and the connector, and from the broker's files."""
         count = int(READ_ROWS[size] * self._scale)
         topic = f"read-{size}"
         create_topic(self._broker.address, topic, PARTITIONS)
@@ -93,7 +93,7 @@ class Bench:
         )
 
     def write(self, size: int) -> None:
-        """The same rows by us and by the connector, to a topic each."""
+        """Write the same rows by headrace and by the connector, to a topic each."""
         count = int(WRITE_ROWS[size] * self._scale)
         frame = rows(self._spark, size, count).cache()
         frame.count()
@@ -109,7 +109,7 @@ class Bench:
         frame.unpersist()
 
     def micro_batches(self, directory: Path) -> None:
-        """From trigger to commit, of micro-batches with next to nothing in them."""
+        """Measure nearly empty micro-batches, from trigger to commit."""
         for one in self._formats:
             topic = f"stream-{one}"
             create_topic(self._broker.address, topic)
@@ -151,7 +151,7 @@ class Bench:
 
     def _counting(self, frame: DataFrame, count: int) -> Callable[[], None]:
         def run() -> None:
-            # A new query each time: of the same one Spark would keep what the tasks have found.
+            # A new query each time: Spark would reuse the task results of the same one.
             [(found, _)] = frame.selectExpr("count(1)", "sum(length(value))").collect()
             _expect(found, count)
 
@@ -199,7 +199,7 @@ class Bench:
 
 
 def fill(address: str, topic: str, size: int, count: int) -> None:
-    """Rows with a key, as many in each partition, in batches as a busy producer makes them."""
+    """Write rows with a key, equally many to each partition, in batches like a busy producer's."""
     noise = Random(size).randbytes(MB + size)
     with headrace.Producer(bootstrap_servers=address, linger_ms=20) as producer:
         for start in range(0, count, 10_000):
@@ -210,7 +210,7 @@ def fill(address: str, topic: str, size: int, count: int) -> None:
 
 
 def rows(spark: SparkSession, size: int, count: int) -> DataFrame:
-    """Rows to write, as many in each of the tasks."""
+    """Rows to write, equally many in each task."""
     return spark.range(0, count, numPartitions=PARTITIONS).selectExpr(
         f"cast(lpad(id, {KEY_BYTES}, '0') as binary) as key",
         f"cast(rpad(sha2(cast(id as string), 256), {size}, 'x') as binary) as value",
@@ -218,7 +218,7 @@ def rows(spark: SparkSession, size: int, count: int) -> DataFrame:
 
 
 def _duration_ms(query: Any, rows_read: int) -> int:
-    """How long the micro-batch took that brought the rows up to so many."""
+    """The duration of the micro-batch that brought the rows up to `rows_read`."""
     deadline = time.monotonic() + QUERY_S_MAX
     while time.monotonic() < deadline:
         if query.exception() is not None:

@@ -1,4 +1,4 @@
-"""How quickly a test has its broker: `python -m bench.testing`."""
+"""The start time of a test's broker: `python -m bench.testing`."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ TARGET_S = 0.5
 
 
 def ready_s(in_process: bool) -> float:
-    """Seconds from asking for a broker to having it, everything in this process imported."""
+    """Seconds until a broker is ready, with everything imported in this process."""
     broker = Broker(in_process=in_process)
     begun = time.perf_counter()
     with broker:
@@ -20,7 +20,7 @@ def ready_s(in_process: bool) -> float:
 
 
 def main() -> int:
-    """Print the figures; the exit status says whether the target is met."""
+    """Print the figures; the exit status is 0 if the target is met."""
     report = Report("headrace.testing")
     for in_process, name in ((False, "its own process"), (True, "in the test's process")):
         seconds = median(ready_s(in_process) for _ in range(ROUNDS))

@@ -1,4 +1,4 @@
-"""Transactions: how long one takes, and what they cost beside records that are in none.
+"""Transactions: their duration, and their cost compared with non-transactional records.
 
 python -m bench.transactions [--quick] [--only prepared]
 """
@@ -79,7 +79,7 @@ def latency(directory: Path, report: Report, count: int) -> None:
 
 
 def prepared(directory: Path, report: Report, count: int) -> None:
-    """How long transactions are prepared, alone and beside other load."""
+    """Measure how long transactions are prepared, alone and beside other load."""
     settings = {
         "transaction.state.log.num.partitions": "4",
         "transaction.state.log.replication.factor": "3",
@@ -111,9 +111,9 @@ def _measure_prepared(report: Report, where: str, servers: str, count: int) -> N
 
 
 async def _prepared_ms(servers: str, prefix: str, count: int) -> list[int]:
-    """How long transactions were prepared, from the shortest to the longest.
+    """The times that transactions were prepared, in ascending order.
 
-    By the records of their coordinators, so that the pace of clients does not count: from the
+    From the records of their coordinators, so that the pace of clients does not count: from the
     decision to end a transaction until all its markers are committed.
     """
     transactional_ids = [f"{prefix}-{number}" for number in range(PREPARED_PRODUCERS)]

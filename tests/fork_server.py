@@ -1,4 +1,4 @@
-"""Processes of tests, forked by a server that has imported what they need.
+"""Processes of tests, forked by a server that has imported their modules already.
 
 Importing takes most of the CPU time of a broker, a command or a consumer that a test starts, and
 the suite starts more than a thousand. They are processes like others: children of the test's
@@ -50,7 +50,7 @@ class ForkedProcess(subprocess.Popen[Any]):
     """A process that a server has forked. It is a child of this process, as Popen's are."""
 
     def __init__(self, args: Sequence[str], pid: int, streams: "Streams", *, text: bool) -> None:
-        # Not Popen's: the process is there already. These are the fields that its methods use.
+        # Not Popen's: the process exists already. These are the fields that its methods use.
         self.args = args
         self.pid = pid
         self.returncode: int | None = None
@@ -65,7 +65,7 @@ class ForkedProcess(subprocess.Popen[Any]):
 
 
 class Streams:
-    """The standard streams of a process that is to be started, as Popen's arguments say."""
+    """The standard streams of a process to start, from Popen's arguments."""
 
     def __init__(self, stdin: Any, stdout: Any, stderr: Any) -> None:
         self._ours: dict[int, int] = {}
@@ -95,7 +95,7 @@ class Streams:
         return int(given.fileno())
 
     def ours(self, number: int, *, text: bool) -> Any:
-        """This process's end of a stream, None if it has none."""
+        """This process's end of a stream, or None."""
         if number not in self._ours:
             return None
         stream = open(self._ours[number], "wb" if number == 0 else "rb")  # noqa: SIM115
@@ -107,12 +107,13 @@ class Streams:
 
 
 class ForkServer:
-    """The server's process, and the socket on which it is asked for processes of a program."""
+    """The server's process, and the socket for requests to fork a program."""
 
     def __init__(
         self, program: Program, python: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        # A process whose parent has ended becomes ours, not that of PID 1, so we can wait for it.
+        # A process whose parent has ended becomes a child of this one, not of PID 1, so that it can
+        # be waited for.
         if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
         self._command = [*python, "-m", program.module]
@@ -185,7 +186,7 @@ _plain_start: Start | None = None  # Of `headrace.testing.runners`, which `insta
 
 @contextmanager
 def started_plainly() -> Iterator[None]:
-    """Start brokers as users' tests do, for the tests of just that."""
+    """Start brokers without forking, for the tests of the start itself."""
     from headrace.testing import runners
 
     forked = runners.start_child
@@ -200,7 +201,7 @@ def _start_broker(
     prefix: Sequence[str], python: Sequence[str], argument: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[str]":
     """Fork a broker; takes the place of `headrace.testing.runners.start_child`."""
-    if prefix:  # A command that is to run the interpreter itself.
+    if prefix:  # A command that runs the interpreter itself.
         assert _plain_start is not None
         return _plain_start(prefix, python, argument, environment)
     streams = Streams(subprocess.PIPE, subprocess.PIPE, subprocess.STDOUT)
@@ -209,7 +210,7 @@ def _start_broker(
 
 
 def install() -> None:
-    """Have the brokers that `headrace.testing` starts in this process forked."""
+    """Make `headrace.testing` fork the brokers that it starts in this process."""
     from headrace.testing import runners
 
     global _plain_start  # noqa: PLW0603 - set once, before the first test
@@ -249,7 +250,7 @@ def serve(requests: socket.socket) -> list[str] | None:
 def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> list[str]:
     """Take over the streams, the environment and the directory of a request."""
     # Not the tester's group: if that has a stopped process, and no shell to look after it, the
-    # kernel hangs up the whole group when our parent ends, which it does right after forking.
+    # kernel hangs up the whole group when the parent ends, which it does right after forking.
     os.setpgid(0, 0)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)

@@ -1,7 +1,7 @@
-"""A pytest plugin: where `CI` is set, a skipped test fails the run, and every reason is printed.
+"""A pytest plugin: with `CI` set, a skipped test fails the run, and every reason is printed.
 
-A skip is a convenience for a developer whose machine lacks something. Where changes are judged it
-would be a hole that nobody sees.
+A skip is a convenience for a developer whose machine lacks a program. In CI it would be an
+unnoticed gap.
 """
 
 import os

@@ -13,7 +13,7 @@ BOUNDS = {
     "uint32": (0, 2**32 - 1),
     "int64": (-(2**63), 2**63 - 1),
 }
-# kio turns these numbers into enums, durations and dates, so only some of them survive its reader.
+# kio converts these numbers to enums, durations and dates, so its reader only accepts some.
 NARROW = {"error_code": (0, 100), "timestamp": (0, 2**40), "log_append_time_ms": (0, 2**40)}
 
 
@@ -67,7 +67,7 @@ def random_struct(rng: Random, cls: type[Struct], version: int, *, is_kafkas: bo
 
 
 def varied(rng: Random, message: Struct, version: int, rate: float = 0.15) -> Any:
-    """A copy of a sensible message with some of its values replaced by any others."""
+    """A copy of a sensible message with some of its values replaced by random ones."""
     values: dict[str, Any] = {}
     for name, spec in message.__specs__.items():
         if not spec.versions[0] <= version <= spec.versions[1]:

@@ -1,4 +1,4 @@
-"""What integration tests share: a real broker process that can be stopped, killed and restarted."""
+"""Helpers of integration tests: a real broker process that can be stopped, killed and restarted."""
 
 import sys
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from headrace.testing.runners import PYTHON_WARNING
 
 START_SECONDS = 60.0
 
-# What a broker has by default, rather than what is quick in a test.
+# The broker's default, in place of the value that is fast in a test.
 SETTINGS = {"offsets.topic.num.partitions": "50"}
 
 
@@ -49,25 +49,25 @@ class BrokerProcess:
 
     @property
     def log_text(self) -> str:
-        """Everything every run of this broker has printed so far, stderr included."""
+        """The output of every run of this broker so far, stderr included."""
         return self._broker.log
 
     def start(self) -> Self:
-        """Start the process and return once it has said that it is ready."""
+        """Start the process and return when it has reported to be ready."""
         assert not self._started, "the broker is running already, or has ended by itself"
         self._broker.start()
         self._started = True
         return self
 
     def stop(self) -> None:
-        """Ask the broker to shut down, and require that it does so cleanly."""
+        """Ask the broker to shut down, and check that it does so cleanly."""
         assert self._started, "the broker is not running"
         self._started = False
         self._broker.stop()
         self.check_log()
 
     def kill(self) -> None:
-        """End the process as a power cut would, without a chance to write anything."""
+        """Kill the process, like a power cut, without a chance to write anything."""
         self._started = False
         self._broker.kill()
         self.check_log()
@@ -83,7 +83,7 @@ class BrokerProcess:
         assert not PYTHON_WARNING.search(self.log_text), self.log_text
 
     def forget_log(self) -> None:
-        """Check what was printed so far and drop it: a long run would hold a line per request."""
+        """Check the output so far and drop it: a long run would hold a line per request."""
         self.check_log()
         self._broker.clear_log()
 
@@ -108,7 +108,7 @@ _held_ports: list[HeldPort] = []
 
 
 def unused_port() -> int:
-    """A port nobody listens on, unless who asked for it does, until this process ends."""
+    """An unused port, reserved for this process until it ends."""
     _held_ports.append(hold_port())
     return _held_ports[-1].number
 

@@ -1,7 +1,7 @@
-"""The habits of the code base, as tests: sizes, names, generated pages, what the tree may not hold.
+"""The habits of the code base, as tests: sizes, names, generated pages, forbidden content.
 
-Where a rule has an exception it is listed here with its reason, and an exception nobody needs any
-more fails too.
+An exception to a rule is listed here with its reason, and an exception that is no longer needed
+fails too.
 """
 
 import ast
@@ -28,7 +28,7 @@ FUNCTION_LINES_MAX = 70
 # The message tables are data: a module is as long as its API's history.
 TABLES = "protocol/messages/"
 
-# Where an error of any kind has to be turned into an answer, a log line or an exit status.
+# Modules that convert errors of any kind to an answer, a log line or an exit status.
 BROAD_EXCEPTS = {
     "broker/coordination/runtime.py": "a shard that raises is dropped, and its request refused",
     "client/blocking.py": "whatever ends a wait is raised in the call that waits",
@@ -42,15 +42,15 @@ BROAD_EXCEPTS = {
     "testing/simulation/simulated_network.py": "a protocol that raises loses its connection",
 }
 
-# A task that nobody owns fails unseen. In the broker only its owner starts any, and a connection
-# the tasks of replies that wait, whose errors it answers for.
+# A task without an owner fails unseen. In the broker only its owner starts any, and a connection
+# the tasks of replies that wait, whose errors it handles.
 TASK_STARTERS = {"net/server.py", "tasks.py"}
 CLIENTS_AND_SURFACES = ("cli/", "client/", "pipelines/", "testing/")
 
 # The shell around the disk, and the surfaces, which read and write what a user names.
 FILE_OPENERS = ("storage/files.py", "cli/", "pipelines/", "testing/time_limits.py")
 
-# A wait of ten seconds or more is a limit: it must know how busy the machine is.
+# A wait of ten seconds or more is a limit: it must adapt to the load of the machine.
 FIXED_LIMIT = re.compile(
     r"deadline = (?:time\.monotonic|loop\.time)\(\) \+|\btimeout=[1-9]\d"
     r"|\.(?:wait|join|flush|result|communicate|settimeout)\([1-9]\d+(?:\.\d+)?\)"
@@ -189,7 +189,7 @@ def relative(path: Path) -> str:
 
 
 def text_files() -> Iterator[Path]:
-    """Every text file a commit could hold."""
+    """Every text file that a commit could contain."""
     pending = [ROOT]
     while pending:
         for path in sorted(pending.pop().iterdir()):
@@ -225,7 +225,7 @@ def long_functions(source: str) -> list[str]:
 def broad_excepts(source: str) -> list[int]:
     """Lines that catch everything: bare, `Exception` or `BaseException`, alone or in a tuple.
 
-    A handler that ends by raising what it caught tidies up and hides nothing.
+    A handler that ends by raising the caught exception cleans up and hides nothing.
     """
 
     def is_broad(kind: ast.expr | None) -> bool:
@@ -265,7 +265,7 @@ def task_starts(source: str) -> list[int]:
 
 
 def timer_times(source: str) -> list[int]:
-    """Lines that ask a timer when it is due: uvloop's that are due at once cannot say."""
+    """Lines that read a timer's due time: uvloop's timers that are due at once have none."""
     return [
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -274,7 +274,7 @@ def timer_times(source: str) -> list[int]:
 
 
 def file_opens(source: str) -> list[int]:
-    """Lines that open a file by themselves: `open`, `os.open`, `Path.read_text` and the like."""
+    """Lines that open a file themselves: `open`, `os.open`, `Path.read_text` and the like."""
     methods = {"fdopen", "mkstemp", "read_text", "write_text", "write_bytes", "touch"}
 
     def opens(call: ast.Call) -> bool:
@@ -304,7 +304,7 @@ def code_modules() -> list[Path]:
 
 
 def surface_of(name: str) -> str:
-    """The surface that a module is part of, or nothing for those that all share one name space."""
+    """The surface that a module is part of, or nothing for modules with a common name space."""
     return next((surface for surface in SURFACES if name.startswith(surface)), "")
 
 
@@ -340,7 +340,7 @@ def test_modules_are_nouns_not_drawers() -> None:
 
 
 def test_class_names_are_unique() -> None:
-    """A name that two classes share sends every second reader to the wrong one."""
+    """A name of two classes sends every second reader to the wrong one."""
     homes = defaultdict(list)
     for path in code_modules():
         for name in class_names(path.read_text()):
@@ -349,7 +349,7 @@ def test_class_names_are_unique() -> None:
 
 
 def test_module_names_are_unique_or_told_apart_by_their_surface() -> None:
-    """See SURFACES: elsewhere a name is one module's, or that of a role in its package."""
+    """See SURFACES: elsewhere a name belongs to one module, or to a role in its package."""
     homes = defaultdict(list)
     for path in code_modules():
         if path.stem not in ROLE_MODULES and path.stem != "__main__":

@@ -1,8 +1,8 @@
-"""A pytest plugin: time limits that know how busy the machine is, and what took the time.
+"""A pytest plugin: time limits that adapt to the load of the machine, and a report of times.
 
-A test has the limit of its `timeout` mark, or that of pyproject.toml, for its own function; what
-its fixtures take is not its fault, and has a limit of its own. When a limit runs out the machine is
-measured again: only a test that hangs fails.
+A test has the limit of its `timeout` mark, or that of pyproject.toml, for its own function; the
+time of its fixtures has a separate limit. When a limit runs out the machine is measured again: only
+a test that hangs fails.
 """
 
 import resource
@@ -19,14 +19,14 @@ import pytest_timeout
 from headrace.testing.time_limits import Deadline, observe, slowness
 
 FIXTURES_S_MAX = 600.0
-# The part of a limit that is too near to it.
+# The share of a limit that counts as near to it.
 NEAR = 0.5
 _PROPERTY = "headrace.time"
 _DIRECTORIES_DEEP = 3
 
 
 class Used(NamedTuple):
-    """What a phase of a test took. `share` is the largest used part of a limit, its own or not."""
+    """The time of a phase of a test. `share` is the largest used share of any limit."""
 
     cpu_s: float
     share: float
@@ -37,7 +37,7 @@ class Used(NamedTuple):
 
 
 class _Process:
-    """What this process has used until now, and the limits that were used since the last report."""
+    """The CPU time of this process so far, and the limits used since the last report."""
 
     def __init__(self) -> None:
         self._cpu_s = _cpu_s()
@@ -47,7 +47,7 @@ class _Process:
         self._used.append((taken_s / limit_s, limit_s))
 
     def take(self) -> Used:
-        """What was used since the last call."""
+        """The time used since the last call."""
         cpu_s, before = _cpu_s(), self._cpu_s
         used, self._cpu_s = max(self._used, default=(0.0, 0.0)), cpu_s
         self._used.clear()
@@ -133,7 +133,7 @@ _shares: dict[str, tuple[float, float]] = {}
 
 
 def directory_of(nodeid: str) -> str:
-    """Where the time of a test counts."""
+    """The directory that the time of a test is added to."""
     folder = PurePosixPath(nodeid.partition("::")[0]).parent
     return str(PurePosixPath(*folder.parts[:_DIRECTORIES_DEEP]))
 

@@ -1,6 +1,6 @@
-"""Record what real clients and a broker say to each other, for tests/golden.
+"""Record the frames between real clients and a broker, for tests/golden.
 
-A proxy sits between each client and a broker that tells clients the proxy's address. Of every API,
+A proxy sits between each client and a broker that advertises the proxy's address. Of every API,
 version and direction the first few frames are kept. Run it again when a client library moves to a
 new version: `python -m tools.capture_golden`.
 """
@@ -41,7 +41,7 @@ GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 FRAME_BYTES_MAX = 6_000
 FRAMES_PER_KIND = 16
 SECONDS = 60.0
-# Long enough for every codec to be worth its while: a client sends what is shorter.
+# Long enough for every codec to compress it: clients send shorter values uncompressed.
 VALUE = b"value " * 50
 
 
@@ -75,7 +75,7 @@ class Recorder:
 
 
 class Proxy:
-    """Passes bytes on in both directions, and shows every whole frame to the recorder."""
+    """Forwards bytes in both directions, and passes every whole frame to the recorder."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -134,13 +134,13 @@ def _pump(
                 del buffer[: 4 + size]
             sink.sendall(data)
     except OSError:
-        pass  # One of the two has left; the other is told below.
+        pass  # One side has disconnected; the other is disconnected below.
     for one in (source, sink):
         one.close()
 
 
 def use_client(kind: type[Client], address: str) -> None:
-    """Do with a client all that the broker has an API for."""
+    """Use a client for every API that the broker has."""
     client = kind(address)
     client.create_topic("golden", partitions=2, configs={"retention.ms": "3600000"})
     client.add_partitions("golden", 3)
@@ -171,7 +171,7 @@ def use_client(kind: type[Client], address: str) -> None:
 
 
 def use_transactions(client: Client, address: str) -> None:
-    """A transaction with offsets that is committed, one that is aborted, and what is read then."""
+    """Use a committed transaction with offsets, an aborted one, and a read_committed consumer."""
     use: dict[str, Callable[[str], None]] = {
         "librdkafka": transact_with_librdkafka,
         "kafka-python": transact_with_kafka_python,
@@ -282,7 +282,7 @@ def use_kcat(address: str) -> None:
 
 
 def capture(use: Callable[[str], None]) -> list[Captured]:
-    """What is said while `use` works against a new broker."""
+    """The frames that are exchanged while `use` works against a new broker."""
     proxy = Proxy()
     advertised = f"PLAINTEXT://127.0.0.1:{proxy.port}"
     with tempfile.TemporaryDirectory() as directory:
@@ -295,7 +295,7 @@ def capture(use: Callable[[str], None]) -> list[Captured]:
 
 
 def write(name: str, frames: list[Captured]) -> None:
-    """One line for each frame, so that a changed one is one changed line."""
+    """Write one line for each frame, so that a changed frame is one changed line."""
     lines = [
         json.dumps(
             {

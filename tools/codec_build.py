@@ -1,8 +1,8 @@
-"""Compile the codec where that is possible, and say which build of it is in use.
+"""Compile the codec if possible, and report the build that is in use.
 
-A module with a `.pyi` beside it is written in Cython's pure mode: it is compiled where there is a C
-compiler, and runs as it is where there is none. The compiler is Python's own or, where that is not
-installed, the one in the package `ziglang`, which `tools/bootstrap.sh` installs then.
+A module with a `.pyi` beside it is written in Cython's pure mode: it is compiled if there is a C
+compiler, and runs uncompiled otherwise. The compiler is Python's own or, if that is not installed,
+the one in the package `ziglang`, which `tools/bootstrap.sh` installs then.
 """
 
 import argparse
@@ -33,12 +33,12 @@ def is_compiled(module: str) -> bool:
 
 
 def is_pure_wanted() -> bool:
-    """Whether whoever builds has asked for plain Python."""
+    """Whether the environment demands plain Python."""
     return os.environ.get("HEADRACE_PURE") == "1"
 
 
 def compiler() -> str | None:
-    """The command that compiles C here, or None where there is none."""
+    """The command of the C compiler, or None."""
     command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     if shutil.which(shlex.split(command)[0]) is not None:
         return str(command)
@@ -48,12 +48,12 @@ def compiler() -> str | None:
 
 
 def has_headers() -> bool:
-    """Whether C code can be compiled against this Python: Debian keeps that in a package apart."""
+    """Whether Python's C headers are installed: Debian has a separate package for them."""
     return Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
 def obstacle() -> str | None:
-    """Why nothing can be compiled here, or None when it can."""
+    """The reason why the codec cannot be compiled here, or None."""
     if is_pure_wanted():
         return "HEADRACE_PURE=1 is set"
     missing, packages = [], []
@@ -71,16 +71,16 @@ def obstacle() -> str | None:
 
 
 def lacks_only_a_compiler() -> bool:
-    """Whether a compiler from the package index is all that is missing."""
+    """Whether a compiler from the package index is the only missing part."""
     return not is_pure_wanted() and compiler() is None and has_headers()
 
 
 def remove_stale(root: Path = ROOT) -> list[Path]:
-    """Remove libraries older than their source, in the package and among what setuptools keeps.
+    """Remove libraries older than their source, in the package and in setuptools' build directory.
 
-    A compile that fails leaves the old library in place, and Python would load it in preference to
-    the changed source; so would it the library of a module that is gone. With HEADRACE_PURE=1
-    every library is stale. Cython's own, which they share, has no source here.
+    A failed compilation leaves the old library in place, and Python would load it in preference to
+    the changed source; likewise the library of a module that was removed. With HEADRACE_PURE=1
+    every library is stale. Cython's shared library has no source here.
     """
     is_pure = is_pure_wanted()
     removed = []
@@ -103,7 +103,7 @@ def _is_stale(library: Path, source: Path) -> bool:
 
 
 def build() -> None:
-    """Compile what is not up to date; a module that cannot be compiled stays plain Python."""
+    """Compile the outdated modules; a module that cannot be compiled stays plain Python."""
     remove_stale()
     command = compiler()
     if command is None or obstacle() is not None:
@@ -125,7 +125,7 @@ def build() -> None:
 
 
 def report() -> str:
-    """One line: the build in use, and when it is not the compiled one, the reason."""
+    """One line: the build in use, and the reason if it is not the compiled one."""
     modules = compiled_modules()
     pure = [module for module in modules if not is_compiled(module)]
     if not pure:
@@ -137,7 +137,7 @@ def report() -> str:
 
 
 def expected() -> str:
-    """The build that tests must meet here; on stderr, loudly, when it is not the compiled one."""
+    """The build that tests must use here, with a warning on stderr unless it is compiled."""
     reason = obstacle()
     if reason is None:
         return "compiled"

@@ -1,4 +1,4 @@
-"""A broker of Apache Kafka, to be compared with: its jars, fetched once with Maven, and a process.
+"""A broker of Apache Kafka for comparisons: its jars, fetched once with Maven, and a process.
 
 `python -m tools.kafka_broker` runs one until it is interrupted.
 """
@@ -50,11 +50,11 @@ _QUICK_JAVA = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class KafkaMissing(Exception):
-    """Apache Kafka is not here and cannot be fetched; the text says why."""
+    """Apache Kafka is not installed and cannot be fetched; the text says why."""
 
 
 def kafka_jars(directory: Path = DIRECTORY) -> Path:
-    """The directory with the jars of a broker and of Kafka's commands, fetched if need be."""
+    """The directory with the jars of a broker and of Kafka's commands, fetched if missing."""
     jars = directory / VERSION
     if not (jars / f"kafka-shell-{VERSION}.jar").is_file():
         if shutil.which("mvn") is None:
@@ -67,7 +67,7 @@ def kafka_jars(directory: Path = DIRECTORY) -> Path:
 
 
 def _fetch(jars: Path) -> None:
-    """Fetch the jars; those that are there are all of them, even if this is cut short."""
+    """Fetch the jars, atomically, so that an interrupted fetch leaves none."""
     jars.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=jars.parent) as unfinished:
         pom = Path(unfinished, "pom.xml")
@@ -91,7 +91,7 @@ def _fetch(jars: Path) -> None:
 
 
 def server_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """The settings of a broker that is its own controller, with a listener for either."""
+    """The settings of a broker that is its own controller, with a listener for each role."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -110,9 +110,9 @@ def server_properties(directory: Path, port: int, controller_port: int) -> dict[
 
 
 class KafkaBroker:
-    """One broker of Apache Kafka that is its own controller, with data of its own.
+    """One broker of Apache Kafka that is its own controller, with its own data.
 
-    Transactions are of version 2, as on any new cluster, unless `transaction_version` is another.
+    Transactions are of version 2, as in any new cluster, unless `transaction_version` is another.
     `settings` are added to those of `server_properties`, or replace them.
     """
 
@@ -140,11 +140,11 @@ class KafkaBroker:
 
     @property
     def log(self) -> Path:
-        """What the broker prints."""
+        """The output of the broker."""
         return self._directory / "kafka.log"
 
     def start(self) -> None:
-        """Start it, and return when it answers; with the data it had if it was there before."""
+        """Start it, with its earlier data if there are any, and return when it answers."""
         properties = self._directory / "server.properties"
         if not properties.exists():
             settings = server_properties(self._directory, self._port, self._controller_port)
@@ -160,19 +160,19 @@ class KafkaBroker:
         self._wait()
 
     def create_topic(self, name: str | None = None, *, partitions: int = 1) -> str:
-        """Make a topic, and return its name, which is made up if none is given."""
+        """Create a topic, and return its name, by default a generated one."""
         self._topics += 1
         name = name or f"topic-{self._topics}"
         with headrace.Admin(bootstrap_servers=self.bootstrap_servers) as admin:
             admin.create_topic(name, partitions=partitions)
-            # The broker hears of it from its controller a moment after that has answered.
+            # The broker learns of the topic from its controller a moment after the response.
             deadline = time.monotonic() + _START_S_MAX
             while name not in admin.list_topics():
                 assert time.monotonic() < deadline, f"no topic {name}"
         return name
 
     def stop(self) -> None:
-        """Have it end by itself, and see that it does."""
+        """Stop it cleanly, or by force if it does not end."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -180,7 +180,7 @@ class KafkaBroker:
             self.kill()
 
     def kill(self) -> None:
-        """End it without a warning."""
+        """Kill it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -229,7 +229,7 @@ def java() -> str:
 
 
 def java_command(main: str, *arguments: str) -> list[str]:
-    """A command of Kafka's, by the class that it runs."""
+    """The command line of one of Kafka's commands, by its main class."""
     return [java(), *_QUICK_JAVA, "-cp", f"{kafka_jars()}/*", main, *arguments]
 
 

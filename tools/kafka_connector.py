@@ -1,7 +1,7 @@
-"""Spark's own Kafka connector, to be compared with: four jars, fetched once with Maven.
+"""Spark's own Kafka connector for comparisons: four jars, fetched once with Maven.
 
-They are named one by one, without what they depend on: the rest comes with Spark, and the newest
-connector asks for versions that were never published.
+They are named individually, without their dependencies: the rest comes with Spark, and the newest
+connector requires versions that were never published.
 """
 
 import shutil
@@ -19,11 +19,11 @@ _FETCH_S_MAX = 300
 
 
 class ConnectorMissing(Exception):
-    """The jars are not here and cannot be fetched; the text says why."""
+    """The jars are not installed and cannot be fetched; the text says why."""
 
 
 def connector_jars(directory: Path = DIRECTORY) -> list[Path]:
-    """The jars, fetched if need be."""
+    """The jars, fetched if missing."""
     jars = [directory / _file_name(artifact) for artifact in ARTIFACTS]
     missing = [one for one, jar in zip(ARTIFACTS, jars, strict=True) if not jar.is_file()]
     if missing and shutil.which("mvn") is None:

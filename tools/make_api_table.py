@@ -2,8 +2,8 @@
 
     python tools/make_api_table.py
 
-`kafka_apis.json` says which versions Kafka 4.3 serves at which listeners; the code says which ones
-headrace serves. Tests fail when the page is not what this would write, and when a gap has no
+`kafka_apis.json` has the versions that Kafka 4.3 serves and their listeners; the code has the
+versions that headrace serves. Tests fail when the page is out of date, and when a gap has no
 sentence in `GAPS`.
 """
 
@@ -23,7 +23,7 @@ _SHARE = "Share groups (KIP-932) are not here yet; clients see that from ApiVers
 _SHARE_STATE = "Brokers keep the state of share groups with it, which are not here yet."
 _STREAMS = "Streams groups (KIP-1071) are not here yet; Kafka Streams uses the classic protocol."
 
-# Why an API, or a version of one, is not served. Every gap needs its sentence.
+# The reasons why an API, or a version of an API, is not served. Every gap needs a sentence.
 GAPS = {
     "ConsumerGroupDescribe": _NEW_GROUPS,
     "ConsumerGroupHeartbeat": _NEW_GROUPS,
@@ -51,7 +51,7 @@ _NO_ACLS = "Answers SECURITY_DISABLED, as Kafka does without an authorizer: ther
 _NO_TOKENS = "Answers DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, as Kafka does at a plain-text listener."
 _TELEMETRY = "Always announced: the broker itself receives the metrics, where Kafka needs a plugin."
 
-# Served in all versions, but not with everything that Kafka does.
+# APIs served in all versions, but with limitations.
 LIMITS = {
     "AlterClientQuotas": "There are no client quotas yet: setting one is refused with "
     "UNSUPPORTED_VERSION, removing one succeeds.",
@@ -76,7 +76,7 @@ LIMITS = {
 
 
 class KafkaApi(NamedTuple):
-    """An API of Kafka 4.3: the versions that are served, and at which listeners."""
+    """An API of Kafka 4.3: its served versions, and its listeners."""
 
     key: int
     name: str

@@ -1,6 +1,6 @@
 """Write docs/modules.md, a line about every module, from the modules' own docstrings.
 
-A module's line is the first sentence of its docstring, so there is one place to say what it is.
+A module's line is the first sentence of its docstring, so its purpose is described in one place.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "modules.md"
-# Packages whose modules are rows of data, alike but for their subject: the package has a line.
+# Packages of data modules that differ only in their subject: a single line describes the package.
 TABLES = ("config/kafka_settings", "protocol/messages")
 HEAD = """\
 # Modules
@@ -29,7 +29,7 @@ def summary(source: str) -> str:
 
 
 def is_table(name: str) -> bool:
-    """Whether a module, as a path below the package, is a table of data without a line."""
+    """Whether a module, as a path below the package, is a data table without a line."""
     return name.startswith(tuple(f"{table}/" for table in TABLES))
 
 

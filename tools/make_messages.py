@@ -86,10 +86,10 @@ SERVED = [
     "ListConfigResources",
 ]
 
-# Tables to which fields of our own were added by hand (see `schema.OWN_TAG_MIN`).
+# Tables with fields of headrace that were added by hand (see `schema.OWN_TAG_MIN`).
 KEPT = {"describe_log_dirs"}
 
-# Messages that are no requests: module name, its docstring, the messages in it.
+# Messages other than requests and responses: module name, its docstring, the messages in it.
 DATA = {
     "metadata_records": (
         "The records of the metadata log, as Kafka defines them.",
@@ -156,7 +156,9 @@ def versions_text(bounds: list[Any], last: int) -> str:
 
 
 def share_structs(fields: list[dict[str, Any]]) -> set[str]:
-    """The structs that a message has in several places, made alike: with the versions of both."""
+    """Merge the definitions of structs that a message has in several places, with all their
+    versions.
+    """
     places: dict[str, list[list[dict[str, Any]]]] = {}
 
     def visit(fields: list[dict[str, Any]]) -> None:
@@ -183,7 +185,7 @@ class Module:
         self.title = title
         self.classes: list[str] = []
         self.struct_names: set[str] = set()
-        # Of structs that one message has in several places: their names.
+        # The names of structs that a message has in several places.
         self.shared: set[str] = set()
         self.imports: set[str] = set()
 

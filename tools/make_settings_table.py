@@ -41,7 +41,7 @@ _REGION = re.compile(r"(?<=<!-- settings:begin -->\n).*(?=<!-- settings:end -->)
 
 
 def with_settings(page: str) -> str:
-    """The page with its part about settings made anew."""
+    """The page with its part about settings renewed."""
     assert _REGION.search(page), "docs/compatibility.md has no region for settings"
     return _REGION.sub(lambda _: render(), page)
 
@@ -79,7 +79,7 @@ def _row(kafka: Option, honoured: Mapping[str, Option]) -> tuple[str, str, str, 
         meaning = kafka.doc.removeprefix(f"{NO_EFFECT} ")
         return f"`{kafka.name}`", _fate(kafka.name), default, meaning
     differs = []
-    # Kafka has no default for what every properties file of its own gives.
+    # Kafka has no default for settings that its own properties files always set.
     if _text(ours) != default and kafka.format(kafka.default) is not None:
         differs.append(f"Here the default is {_text(ours)}.")
     if kafka.dynamic and not ours.dynamic and kafka.scope is Scope.BROKER:

@@ -41,7 +41,7 @@ _TIMEOUT = (
 
 
 def with_options(page: str) -> str:
-    """The page with its tables of options made anew."""
+    """The page with its tables of options renewed."""
     read_rows = [_SERVERS, *map(_row, READ_OPTIONS.values()), _CONSUMER]
     write_rows = [*map(_row, WRITE_OPTIONS.values()), _PRODUCER, _TIMEOUT]
     for mark, rows in (("read-options", read_rows), ("write-options", write_rows)):

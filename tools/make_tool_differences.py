@@ -1,8 +1,8 @@
-"""Write the part of docs/compatibility.md about Kafka's own tools from what the tests expect.
+"""Write the part of docs/compatibility.md about Kafka's own tools from the tests' expectations.
 
     python -m tools.make_tool_differences
 
-A test fails when the page is not what this would write. The other parts are other tools'.
+A test fails when the page is out of date. Other tools write its other parts.
 """
 
 import re
@@ -28,7 +28,7 @@ _REGION = re.compile(r"(?<=<!-- tools:begin -->\n).*(?=<!-- tools:end -->)", re.
 
 
 def with_differences(page: str) -> str:
-    """The page with its part about Kafka's tools made anew."""
+    """The page with its part about Kafka's tools renewed."""
     assert _REGION.search(page), "docs/compatibility.md has no region for tools"
     return _REGION.sub(lambda _: render(), page)
 

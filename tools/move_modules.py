@@ -33,7 +33,7 @@ CODE_ROOTS = ("src", "tests", "bench", "tools", "examples")
 TEXT_ROOTS = (*CODE_ROOTS, "docs", "deploy", ".ci")
 TEXT_FILES = ("CONTRIBUTING.md", "README.md", "Makefile", "pyproject.toml", "setup.py")
 TEXT_SUFFIXES = {".py", ".pyi", ".pxd", ".md", ".toml", ".txt", ".yaml", ".yml", ".sh", ".json"}
-# The mover's own rows, and what tells of the past.
+# The mover's own rows, and files about the past.
 UNTOUCHED = {"tools/move_modules.py", "tools/module_moves.toml", "CHANGELOG.md"}
 MESSAGE_TABLES = f"{PACKAGE}.protocol.messages."
 LINE_LENGTH_MAX = 100
@@ -49,7 +49,7 @@ class MoveError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One target and the modules it is made of, all named below the package."""
+    """A target module and the modules it is made of, all named below the package."""
 
     target: str
     sources: tuple[str, ...]
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Extract:
-    """Definitions that leave a module for another, before anything is joined."""
+    """Definitions that are moved to another module before modules are joined."""
 
     source: str
     target: str
@@ -82,7 +82,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class House:
-    """Everything that the file of rows says."""
+    """The content of the file of rows."""
 
     groups: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -95,7 +95,7 @@ class House:
 
 
 def read_house(path: Path) -> House:
-    """The rows, checked: a source moves once, and a target is nothing that stays."""
+    """The rows, checked: a source moves once, and a target is not a module that stays."""
     given = tomllib.loads(path.read_text())
     groups = tuple(given["groups"])
     rows = []
@@ -147,11 +147,11 @@ class Source:
         self._edits: dict[tuple[int, int], str] = {}
 
     def at(self, line: int, column: int) -> int:
-        """The byte at which a line's column begins."""
+        """The byte position of a line's column."""
         return self._starts[line - 1] + column
 
     def span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
-        """Where a node begins and ends; a definition begins with its decorators."""
+        """The start and end of a node; a definition starts with its decorators."""
         decorators = getattr(node, "decorator_list", None)
         first = min([node, *(decorators or [])], key=lambda part: part.lineno)
         assert node.end_lineno is not None and node.end_col_offset is not None
@@ -165,14 +165,14 @@ class Source:
         self._edits[(start, end)] = text
 
     def remove_lines(self, node: ast.stmt) -> None:
-        """Take a statement out with its whole lines, a comment behind it too."""
+        """Remove a statement with its whole lines, including a trailing comment."""
         start, end = self.span(node)
         line_start = self._bytes.rfind(b"\n", 0, start) + 1
         line_end = self._bytes.find(b"\n", end)
         self._edits[(line_start, len(self._bytes) if line_end < 0 else line_end + 1)] = ""
 
     def find(self, pattern: str, start: int, end: int) -> tuple[int, int]:
-        """Where a pattern's group 1 is between two positions."""
+        """The position of a pattern's group 1 between two positions."""
         found = re.search(pattern.encode(), self._bytes[start:end])
         if found is None:
             raise MoveError(f"{pattern!r} is not in {self.piece(start, end)!r}")
@@ -182,14 +182,14 @@ class Source:
         parts, position = [], 0
         for (start, end), text in sorted(self._edits.items()):
             if start < position:
-                continue  # inside something that was taken out
+                continue  # Inside a removed part.
             parts += [self._bytes[position:start], text.encode()]
             position = end
         return b"".join([*parts, self._bytes[position:]]).decode()
 
 
 def bound_names(body: Iterable[ast.AST]) -> set[str]:
-    """Names that statements bind in their own scope; nested scopes are left out."""
+    """Names that statements bind in their own scope, without nested scopes."""
     names: set[str] = set()
     globals_: set[str] = set()
     pending = list(body)
@@ -228,7 +228,7 @@ def argument_names(arguments: ast.arguments) -> set[str]:
 
 
 class Uses(ast.NodeVisitor):
-    """Every use of names of the module's scope, and which names hide it where it is used."""
+    """All uses of names of the module's scope, with the local names that hide them."""
 
     def __init__(self, tree: ast.Module, names: Iterable[str]) -> None:
         self.names = set(names)
@@ -336,7 +336,7 @@ def annotation_strings(tree: ast.Module) -> Iterator[ast.Constant]:
 
 
 def rename_names(text: str, names: Mapping[str, str]) -> str:
-    """The module with names of its own scope, defined or imported there, called otherwise."""
+    """The module with names of its own scope, defined or imported there, renamed."""
     if not names:
         return text
     source = Source(text)
@@ -444,7 +444,7 @@ class Tree:
 
 
 class Moves:
-    """Where modules and names go in one run: all rows of a group at the same time."""
+    """The moves of modules and names in one run: all rows of a group at the same time."""
 
     def __init__(self, tree: Tree, house: House, groups: Iterable[str]) -> None:
         self.tree = tree
@@ -473,7 +473,7 @@ class Moves:
         self._paths = self._path_table()
 
     def sources(self, row: Row) -> list[str]:
-        """Those of a row's sources that are there; a package only if the target replaces it."""
+        """The existing sources of a row; a package only if the target replaces it."""
         return [
             source
             for source in row.sources
@@ -489,7 +489,7 @@ class Moves:
         return bool(there) and there != stays
 
     def _exports(self, house: House, groups: set[str]) -> dict[str, dict[str, tuple[str, str]]]:
-        """Of each module that dissolves, where the names come from that it passes on."""
+        """The origins of the names that each dissolved module re-exports."""
         exports = {}
         for module, group in house.dissolved.items():
             path = self.tree.paths.get(_full(module))
@@ -503,7 +503,7 @@ class Moves:
         return exports
 
     def _tests(self, house: House, groups: set[str]) -> dict[str, str]:
-        """Test files that mirror a module that moves: old and new path, below the root."""
+        """Test files that mirror a moved module: old and new path, below the root."""
         units = Path("tests") / "unit"
         moved: dict[str, str] = {}
         taken = {path.relative_to(self.tree.root) for path in self.tree.root.glob("tests/**/*.py")}
@@ -543,7 +543,7 @@ class Moves:
         return moved
 
     def _flat_test(self, row: Row, move: Callable[[Path, Path], None], taken: set[Path]) -> None:
-        """A test in the directory of its top package, when only one module there has its name."""
+        """The test in the directory of a top package, if only one module there has its name."""
         package, _, rest = row.sources[0].partition(".")
         base = rest.split(".")[-1]
         names = [m for m in self.tree.paths if m.startswith(_full(package) + ".")]
@@ -553,7 +553,7 @@ class Moves:
             move(old, old.with_name(f"test_{row.target.split('.')[-1]}.py"))
 
     def _path_table(self) -> dict[str, str]:
-        """Paths as texts name them, below the package or below the root, without a suffix."""
+        """Paths in texts, below the package or below the root, without a suffix."""
         table = {}
         for old, new in self.modules.items():
             below = old.removeprefix(f"{PACKAGE}.").replace(".", "/")
@@ -574,7 +574,7 @@ class Moves:
         return self.renamed_packages.get(name, name)
 
     def resolve(self, module: str, name: str) -> tuple[str, str]:
-        """Where `from module import name` finds it after the moves."""
+        """The module and name of `from module import name` after the moves."""
         if module in self.exports and name in self.exports[module]:
             return self.resolve(*self.exports[module][name])
         whole = f"{module}.{name}"
@@ -590,7 +590,7 @@ class Moves:
     # Names in texts
 
     def mentions(self) -> re.Pattern[str]:
-        """What a text has in it if it may name something that moves."""
+        """A pattern for texts that may name a moved module."""
         words = set()
         old = {*self.modules, *self.target_of, *self.exports, *self.renamed_packages}
         for name in old:
@@ -601,7 +601,7 @@ class Moves:
         return re.compile("|".join(map(re.escape, sorted(words))) or "(?!)")
 
     def in_text(self, text: str, package: str = "") -> str:
-        """Dotted names, and paths, of what moves; bare `file.py` is of the text's own package."""
+        """A text with the dotted names and paths of moved modules renewed."""
         imports = rf"\bfrom ({PACKAGE}(?:\.\w+)*) import (\w+(?:, \w+)*)"
         text = re.sub(rf"{imports}|(?<![\w.]){PACKAGE}(?:\.\w+)+", self._dotted, text)
         text = re.sub(r"(?<![\w.])tests(?:\.\w+)+", self._dotted, text)
@@ -624,7 +624,7 @@ class Moves:
         return text
 
     def in_comments(self, text: str, package: str) -> str:
-        """Comments that name a module of their package as a file, without a quote."""
+        """Comments with unquoted file names of moved modules of their package, renewed."""
 
         def changed(found: re.Match[str]) -> str:
             new = self.modules.get(f"{package}.{found[1]}", "")
@@ -633,7 +633,7 @@ class Moves:
         return re.sub(r"(?<![\w/`])(\w+)(?=\.py\b)", changed, text)
 
     def _imports(self, module: str, names: str) -> str:
-        """An import in a text; on one line whatever becomes of it."""
+        """An import in a text, kept on one line."""
         words: dict[str, list[str]] = defaultdict(list)
         for name in names.split(", "):
             home, new = self.resolve(module, name)
@@ -667,7 +667,7 @@ class Moves:
         return "`" + self._paths.get(found[1], found[1])
 
     def exact(self, text: str) -> str:
-        """A string that is a module's name below the package, as tables of lazy imports have it."""
+        """A string that is a module's whole name below the package, as in lazy import tables."""
         new = self.modules.get(_full(text)) if "." in text else None
         return text if new is None else new.removeprefix(f"{PACKAGE}.")
 
@@ -682,7 +682,7 @@ def _test_of(module: str) -> Path:
 
 
 def defined_names(text: str) -> set[str]:
-    """What a module defines in its own scope; names that it imports are left out."""
+    """The names that a module defines in its own scope, without imported names."""
     names = set()
     for statement in ast.parse(text).body:
         if not isinstance(statement, ast.Import | ast.ImportFrom | ast.Try):
@@ -692,7 +692,7 @@ def defined_names(text: str) -> set[str]:
 
 
 def _import_block(block: ast.If) -> bool:
-    """Whether an `if` holds imports alone."""
+    """Whether an `if` contains only imports."""
     inside = [*block.body, *block.orelse]
     return all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in inside)
 
@@ -701,9 +701,9 @@ def _import_block(block: ast.If) -> bool:
 
 
 class Rewriter:
-    """One Python file after the moves: its imports, and names in its strings and comments.
+    """A Python file after the moves: its imports, and names in its strings and comments.
 
-    Of a module that is joined, `home` is the target: imports from it fall away.
+    Of a module that is joined, `home` is the target: imports from it are removed.
     """
 
     def __init__(self, moves: Moves, text: str, *, home: str = "", package: str = "") -> None:
@@ -735,7 +735,7 @@ class Rewriter:
         return _with_exported(changed, self._renames)
 
     def _in_strings(self, text: str) -> str:
-        """Names in strings and comments; code is left to the syntax tree."""
+        """Rename in strings and comments only; code is renamed by the syntax tree."""
         import io  # noqa: PLC0415
         import tokenize  # noqa: PLC0415
 
@@ -783,7 +783,7 @@ class Rewriter:
         self._emit(node, module, {prefix * c_names + h: w for h, w in words.items()}, c_names)
 
     def _word(self, name: str, bound: str, alias: ast.alias, *, is_top: bool) -> str:
-        """How a name is imported; where it is called otherwise now, its uses follow if they can."""
+        """The import of a name; if it was renamed, its uses are renamed too where possible."""
         if alias.asname is not None:
             return f"{name} as {bound}"  # also `X as X`, by which a stub passes a name on
         if name == alias.name:
@@ -823,7 +823,7 @@ class Rewriter:
         self._source.replace(start, end, f"{comment}\n{indent}".join(texts))
 
     def _uses(self, bound: str, node: ast.ImportFrom) -> Uses:
-        """Uses of a module that an import binds, in its function if it stands in one."""
+        """Uses of a module that an import binds, in the enclosing function if there is one."""
         for function in ast.walk(self._source.tree):
             if isinstance(function, FUNCTIONS) and any(node is n for n in ast.walk(function)):
                 body = [s for s in function.body if s is not node]
@@ -834,7 +834,7 @@ class Rewriter:
         return Uses(self._source.tree, [bound])
 
     def _unqualify(self, bound: str, module: str, node: ast.ImportFrom) -> None:
-        """`module.name` becomes `name`: both are of one module now."""
+        """Replace `module.name` by `name`, since both are in one module now."""
         uses = self._uses(bound, node)
         qualified = {id(attribute.value) for attribute, _ in uses.attributes}
         if any(id(name) not in qualified for name, _ in uses.found):
@@ -849,7 +849,7 @@ class Rewriter:
             self._source.replace(*self._source.span(attribute), name)
 
     def _attributes(self, bound: str, module: str, node: ast.ImportFrom) -> None:
-        """Names that are called otherwise now, where they are reached through their module."""
+        """Rename attributes that are accessed through their module."""
         for attribute, _ in self._uses(bound, node).attributes:
             name = self._moves.renames.get((module, attribute.attr))
             if name is not None:
@@ -858,7 +858,7 @@ class Rewriter:
 
 
 def _without_empty_blocks(text: str) -> str:
-    """Blocks of the head whose imports have all gone."""
+    """The text without blocks of imports that have become empty."""
     lines = text.splitlines(keepends=True)
     kept: list[str] = []
     for number, line in enumerate(lines):
@@ -870,7 +870,7 @@ def _without_empty_blocks(text: str) -> str:
 
 
 def _with_exported(text: str, names: Mapping[str, str]) -> str:
-    """`__all__` with the names that are called otherwise now, each once."""
+    """`__all__` with renamed names, without duplicates."""
     if not names or "__all__" not in text:
         return text
     source = Source(text)
@@ -905,7 +905,7 @@ def with_merged_entries(text: str) -> str:
 
 
 def with_short_lines(text: str) -> str:
-    """Comments and paragraphs of docstrings that a longer name made too long, wrapped anew."""
+    """Rewrap comments and docstring paragraphs that a longer name made too long."""
     lines = text.split("\n")
     number = 0
     while number < len(lines):
@@ -955,7 +955,7 @@ def _in_docstring(text: str, number: int) -> bool:
 
 @dataclass
 class Part:
-    """A module taken apart: what goes to the head of the joined one, and the rest."""
+    """A module taken apart: the parts for the head of the joined module, and the rest."""
 
     name: str
     directives: str = ""
@@ -974,7 +974,7 @@ class Part:
 
 
 def take_apart(name: str, text: str, seen: Mapping[str, str]) -> Part:
-    """A module's parts; definitions that an earlier one (`seen`) has word for word fall away."""
+    """The parts of a module, without definitions that an earlier module (`seen`) has verbatim."""
     part = Part(name)
     source = Source(text)
     part.directives = "".join(re.match(r"(?:#[^\n]*\n)*", text)[0])  # type: ignore[index]
@@ -1000,7 +1000,7 @@ def take_apart(name: str, text: str, seen: Mapping[str, str]) -> Part:
 def _take_head(
     part: Part, source: Source, statement: ast.stmt, whole: str, lines: list[str]
 ) -> bool:
-    """Whether a statement belongs to the head of a module; then it was noted."""
+    """Take a statement that belongs to the head of a module; returns whether it does."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str(text))) if statement is source.tree.body[0]:
             part.docstring = text
@@ -1039,7 +1039,7 @@ def _note_imported(part: Part, statement: ast.stmt) -> None:
 
 
 def _first_line(lines: list[str], statement: ast.stmt) -> int:
-    """The number of a statement's first line, its decorators and the comments above counted in."""
+    """The first line of a statement, including its decorators and the comments above."""
     decorators = getattr(statement, "decorator_list", [])
     number = (
         min(statement.lineno, *(d.lineno for d in decorators)) if decorators else (statement.lineno)
@@ -1065,7 +1065,7 @@ def _remove_with_comments(source: Source, statement: ast.stmt, lines: list[str])
 
 
 def clashes(parts: Sequence[Part], target: str) -> list[str]:
-    """Names that mean different things in modules to be joined."""
+    """Names with different meanings in modules to be joined."""
     meanings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for part in parts:
         for name, dump in part.defined.items():
@@ -1118,7 +1118,7 @@ def _imported_at_runtime(part: Part) -> Iterator[str]:
 
 
 def _without_names(text: str, names: set[str]) -> str:
-    """An import without what is imported elsewhere already."""
+    """An import without names that are imported elsewhere already."""
     [node] = ast.parse(text).body
     assert isinstance(node, ast.Import | ast.ImportFrom)
     left = [alias for alias in node.names if (alias.asname or alias.name) not in names]
@@ -1148,7 +1148,7 @@ def _exported(parts: Sequence[Part]) -> str:
 
 
 def _namesake(row: Row) -> str:
-    """The source that is called like the target: its reasons stand in the docstring."""
+    """The source with the target's name, whose notes stay in the docstring."""
     last = row.target.split(".")[-1]
     return next((source for source in row.sources if source.split(".")[-1] == last), "")
 
@@ -1169,7 +1169,7 @@ def docstring_parts(docstring: str) -> tuple[str, str]:
 
 
 def _docstring(row: Row, parts: Sequence[Part]) -> str:
-    """The row's sentence, then what the target's namesake has to say beyond its own."""
+    """The row's sentence, then the notes in the docstring of the target's namesake."""
     own = (part for part in parts if part.name == _namesake(row) and row.notes)
     return _quoted(row.doc, next((docstring_parts(part.docstring)[1] for part in own), ""))
 
@@ -1182,7 +1182,7 @@ def _quoted(first: str, notes: str) -> str:
 
 
 def _section(row: Row, part: Part) -> str:
-    """A source's code, below its docstring if that gave reasons."""
+    """A source's code, below its docstring if that has notes."""
     first, notes = docstring_parts(part.docstring)
     is_remark = len(notes.split()) < REMARK_WORDS_MAX  # "Pure." and the like
     if is_remark or not row.notes or part.name == _namesake(row):
@@ -1224,7 +1224,7 @@ class Mover:
         self.problems: list[str] = []
 
     def apply(self, groups: Sequence[str]) -> list[str]:
-        """The paths that changed. Nothing is written when names clash."""
+        """Apply groups; returns the changed paths. Nothing is written when names clash."""
         original = self._contents()
         try:
             return self._apply(groups, original)
@@ -1281,7 +1281,7 @@ class Mover:
             self._joined(moves, row, files)
 
     def _is_facade(self, path: Path) -> bool:
-        """Whether a module that dissolves defines nothing itself, so that it can go."""
+        """Whether a dissolved module defines nothing itself, so that it can be removed."""
         return not defined_names(path.read_text()) - {"__all__"}
 
     def _contents(self) -> dict[str, str]:
@@ -1363,7 +1363,7 @@ class Mover:
         return join(row, parts)
 
     def _order(self, moves: Moves, row: Row, sources: Sequence[str]) -> list[str]:
-        """The row's order, but each source behind those that it imports when it is loaded."""
+        """The row's order, but each source after those that it imports when loaded."""
         needs = {
             source: [
                 other
@@ -1387,7 +1387,7 @@ class Mover:
         return order
 
     def _extract(self, extract: Extract) -> None:
-        """Move definitions into a module of their own, and have all importers follow."""
+        """Move definitions into a separate module, and change all imports of them."""
         tree = Tree(self._root)
         path = tree.paths.get(_full(extract.source))
         target = tree.path_of(_full(extract.target))
@@ -1418,7 +1418,7 @@ class Mover:
         self._ruff("format", "--quiet", str(path), str(target))
 
     def _follow(self, extract: Extract, target: Path) -> None:
-        """Importers take what was extracted from its new module."""
+        """Change imports of extracted definitions to the new module."""
         moves = Moves(Tree(self._root), House((), (), (), {}, {}, {}, (), ()), ())
         moves.exports = {
             _full(extract.source): {name: (_full(extract.target), name) for name in extract.names}
@@ -1431,7 +1431,7 @@ class Mover:
                     path.write_text(new)
 
     def _packages(self, moves: Moves, files: Mapping[Path, str]) -> None:
-        """The `__init__` of packages that are new, or are called otherwise."""
+        """Write the `__init__` of packages that are new or renamed."""
         for name, entry in self._house.packages.items():
             opening = self._root / "src" / PACKAGE / name.replace(".", "/") / "__init__.py"
             if not opening.parent.exists() or opening.exists():
@@ -1445,7 +1445,7 @@ class Mover:
                 opening.write_text(_quoted(doc, rest.strip()) + "\n")
 
     def _tidy_directories(self) -> None:
-        """Directories without a module go, with an `__init__` that nobody needs any more."""
+        """Remove directories without modules, with an `__init__` that is no longer needed."""
         source = self._root / "src" / PACKAGE
         for directory in sorted((p for p in source.rglob("*") if p.is_dir()), reverse=True):
             left = [p for p in directory.iterdir() if p.name != "__pycache__"]
@@ -1459,7 +1459,7 @@ class Mover:
                     shutil.rmtree(directory)
 
     def _settings(self, moves: Moves) -> None:
-        """Lists of modules in pyproject.toml, setup.py and the Makefile: each name once."""
+        """Rename in the lists of modules in pyproject.toml, setup.py and the Makefile."""
         for name in ("pyproject.toml", "setup.py", "tests/test_tidy.py"):
             path = self._root / name
             text = re.sub(r"([\w/]+/)\{([\w,]+)\}\.py", self._braces(moves), path.read_text())
@@ -1517,7 +1517,7 @@ class Mover:
             if new != text:
                 Path(name).write_text(new)
         if changed:
-            # Only where modules were joined: others may import names to pass them on.
+            # Only in joined modules: others may import names to re-export them.
             self._ruff("check", "--fix", "--quiet", "--select", "F401", *joined)
             self._ruff("check", "--fix", "--quiet", "--select", "I", *changed)
             self._ruff("format", "--quiet", *changed)
@@ -1528,7 +1528,7 @@ class Mover:
 
 
 def name_is_moved(moves: Moves, path: Path) -> bool:
-    """Whether a file goes elsewhere even if its text stays."""
+    """Whether a file is moved even if its text stays."""
     root = moves.tree.root
     if path.is_relative_to(root / "src"):
         return moves.tree.name_of(path) in moves.target_of
@@ -1536,7 +1536,7 @@ def name_is_moved(moves: Moves, path: Path) -> bool:
 
 
 def text_files(root: Path) -> list[Path]:
-    """The files in which names of modules may stand."""
+    """The files that may contain names of modules."""
     found = [root / name for name in TEXT_FILES]
     for name in TEXT_ROOTS:
         found += [p for p in sorted((root / name).rglob("*")) if p.suffix in TEXT_SUFFIXES]
@@ -1550,7 +1550,7 @@ def text_files(root: Path) -> list[Path]:
 
 
 def _without_repeats(text: str) -> str:
-    """Lists and sets of quoted names, and dictionaries, without entries that are there twice."""
+    """Lists and sets of quoted names, and dictionaries, without duplicate entries."""
     kept: list[str] = []
     for line in text.splitlines(keepends=True):
         entry = re.match(r"\s+(\"[\w./*> -]+\"),$|\s+(\"[\w./]+\"): ", line)
@@ -1603,7 +1603,7 @@ def stub(text: str) -> str:
 
 
 def join_declarations(target: str, texts: Sequence[str]) -> str:
-    """Declarations for Cython, joined: what they cimport of each other falls away."""
+    """Joined declarations for Cython, without cimports of each other."""
     imports: list[str] = []
     bodies = []
     for text in texts:
@@ -1694,7 +1694,7 @@ def cycles(root: Path) -> list[list[str]]:
 
 
 def figures(root: Path) -> str:
-    """Modules without `__init__` and message tables: how many, how long, how lonely."""
+    """The number, size and importers of modules, without `__init__` and message tables."""
     tree = Tree(root)
     modules = {
         name: path
@@ -1733,7 +1733,7 @@ def lonely_modules(root: Path) -> list[str]:
 
 
 def stale_words(root: Path, house: House) -> list[str]:
-    """Lines of a package that quote a name which was a module of it, for a person to look at."""
+    """Lines of a package that quote the name of a former module of it, for manual review."""
     tree = Tree(root)
     words: dict[str, set[str]] = defaultdict(set)
     for row in house.rows:

@@ -1,10 +1,10 @@
-"""Start a broker, send records by the Python client and by commands, read them back, and say so.
+"""Start a broker, send records by the Python client and by commands, and read them back.
 
     python tools/smoke.py
 
-What `tools/check_pythons.sh` runs on every version of Python, and `tools/check_dist.sh` in an
-environment that has the wheel and nothing else. HEADRACE_EXPECT_BUILD=compiled or pure makes it
-fail with the other build of the codec.
+`tools/check_pythons.sh` runs it on every version of Python, and `tools/check_dist.sh` in an
+environment with only the wheel. HEADRACE_EXPECT_BUILD=compiled or pure makes it fail with the other
+build of the codec.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SECONDS_MAX = 30
 
 
 def blocking(servers: str, topic: str) -> None:
-    """Send and read as threads do."""
+    """Send and read with the blocking clients."""
     with headrace.Producer(bootstrap_servers=servers, compression_type="zstd") as producer:
         futures = [producer.send(topic, f"value {n}", key=f"key {n}") for n in range(RECORDS)]
         producer.flush()
@@ -45,7 +45,7 @@ def blocking(servers: str, topic: str) -> None:
 
 
 async def with_asyncio(servers: str, topic: str) -> None:
-    """Send and read on an event loop."""
+    """Send and read with the asyncio clients."""
     async with headrace.aio.Producer(bootstrap_servers=servers) as producer:
         future = await producer.send(topic, "hello")
         written = await future
@@ -58,14 +58,14 @@ async def with_asyncio(servers: str, topic: str) -> None:
 
 
 def commands(servers: str, topic: str) -> None:
-    """Send and read as people do."""
+    """Send and read with the commands."""
     assert "Commands:" in command("--help")
     command("produce", topic, "--quiet", "--bootstrap-server", servers, given="one\ntwo\n")
     assert command("consume", topic, "--bootstrap-server", servers) == "one\ntwo\n"
 
 
 def command(*arguments: str, given: str = "") -> str:
-    """What the `headrace` command of this environment prints."""
+    """The output of the `headrace` command of this environment."""
     program = Path(sys.executable).with_name("headrace")
     done = subprocess.run(
         [program, *arguments],
@@ -79,7 +79,7 @@ def command(*arguments: str, given: str = "") -> str:
 
 
 def main() -> None:
-    """The whole check; an exception is a failure."""
+    """Run the whole check; an exception is a failure."""
     build = "compiled" if COMPILED else "pure"
     assert os.environ.get("HEADRACE_EXPECT_BUILD", build) == build, f"the codec is {build}"
     with headrace.testing.Broker() as broker:

@@ -34,10 +34,10 @@ from tools.soak_transactions import copy_under_fire
 
 CANARY = "canary"
 REQUESTS_PER_ROUND = 20_000
-# Reached in the first rounds by buffers, caches and the allocator; afterwards it must not grow.
+# The rounds in which buffers, caches and the allocator grow; afterwards memory must not.
 WARM_UP_ROUNDS = 3
 GROWTH_BYTES_MAX = 40_000_000
-# A request that happened to make so many partitions leaves a larger heap behind for good.
+# A request that happened to create so many partitions leaves a larger heap for good.
 MANY_PARTITIONS = 500
 MEMORY_BYTES_MAX = 500_000_000
 MB = 1_000_000
@@ -56,7 +56,7 @@ def kill_again_and_again(broker: BrokerProcess, kills: int, seed: int) -> None:
 
 
 class Soak:
-    """One broker, attacked in rounds; between them it is looked at and tidied up."""
+    """One broker, attacked in rounds; between them it is checked and cleaned up."""
 
     def __init__(self, broker: BrokerProcess, seed: int) -> None:
         self._broker = broker
@@ -99,7 +99,7 @@ class Soak:
         return {topic.name: len(topic.partitions) for topic in topics}
 
     def _tidy_up(self) -> int:
-        """Delete what a round made, so that growth is a leak and not data; how many partitions."""
+        """Delete a round's topics, so that growth is a leak, not data; count their partitions."""
         made = {name: count for name, count in self._topics().items() if name not in self._kept}
         with Wire(self._broker.address, timeout_s=120) as wire:
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in made])

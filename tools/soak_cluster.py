@@ -1,4 +1,4 @@
-"""The part of the long run that breaks a cluster of three brokers under load, in every way.
+"""The part of the long run that injects every kind of fault into a cluster of three brokers.
 
 The brokers are on hosts of their own, network namespaces, where that is allowed; else cuts go
 through proxies. The load is librdkafka's: idempotent, acks=all, min.insync.replicas=2.
@@ -24,11 +24,11 @@ HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
 
 def break_a_cluster(rounds: int, seed: int) -> None:
-    """Each kind of fault so many times; AssertionError if a promise was broken."""
+    """Inject each kind of fault `rounds` times; AssertionError if a guarantee was violated."""
     rng = Random(seed)
 
     def cut(one: Subject) -> Trial:
-        # A host that is all gone, or one that clients still reach.
+        # A host that is cut off entirely, or one that clients still reach.
         return trials.cut_leader(one, clients=on_hosts and rng.random() < 0.5)
 
     on_hosts = hosts.available()
@@ -81,13 +81,13 @@ def _repeat(name: str, one: Subject, fault: Fault, times: int) -> None:
 
 
 def _mix(one: Subject, times: int, rng: Random) -> None:
-    """Faults drawn at random, one-way cuts among them, which take proxies."""
+    """Faults drawn at random, including one-way cuts, which need proxies."""
     mixture = mixed.Mixture(one, rng)
     drawn = Counter(mixture.strike() for _ in range(times))
     _report("any fault", times, one.finish(), f"{len(drawn)} kinds")
 
 
-# Nobody can write while no broker runs, or while a majority of them starts.
+# No write succeeds while no broker runs, or while a majority of them starts.
 SLOWER = (trials.restart_all,)
 
 
@@ -100,7 +100,7 @@ def _report(name: str, times: int, findings: Findings, more: str) -> None:
 
 
 def _compare_dumps(one: Subject) -> None:
-    """What `headrace log dump` shows of a partition is the same on every broker."""
+    """Check that `headrace log dump` of a partition is the same on every broker."""
     for partition in range(one.partitions):
         dumps = {
             _dump(broker.data_dir / f"{one.topic}-{partition}") for broker in one.cluster.brokers

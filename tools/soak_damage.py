@@ -29,7 +29,7 @@ from tests.integration.wire import read_all
 PARTITIONS = 2
 RATE = 400
 LOADED_S = 1.0
-# Topics are made anew after so many rounds, or all that there is would take too long to read.
+# The rounds after which topics are recreated, because reading them would take too long.
 ROUNDS_PER_TOPIC = 10
 ALL_CHANCE = 0.1
 SETTLED_S = 120.0
@@ -43,7 +43,7 @@ Place = tuple[str, int]
 
 
 class Load:
-    """Sends numbered records from a thread, and keeps those that were acknowledged."""
+    """Sends numbered records from a thread, and keeps the acknowledged ones."""
 
     def __init__(self, bootstrap_servers: str, topics: list[str], name: str) -> None:
         self.acknowledged: dict[Place, set[bytes]] = {}
@@ -62,7 +62,7 @@ class Load:
         return self
 
     def stop(self, wait_s: float) -> None:
-        """Send no more, and wait so long at most for the outcome of every record."""
+        """Stop sending, and wait at most so long for the outcome of every record."""
         self._wait_s = wait_s
         self._stop.set()
         self._thread.join()
@@ -81,16 +81,16 @@ class Load:
                 self._producer.poll(0.1)
                 continue
             except KafkaException:
-                break  # `_on_error` was told of the reason.
+                break  # `_on_error` got the reason.
             count += 1
             self._producer.poll(1 / RATE)
         self._producer.flush(self._wait_s)
 
     def _on_error(self, error: KafkaError) -> None:
-        """Send no more after an error that ends an idempotent producer for good.
+        """Stop sending after an error that ends an idempotent producer for good.
 
-        librdkafka has one for batches of which some records have timed out, as they do where every
-        replica was damaged. What was acknowledged before counts as ever.
+        librdkafka has one for batches of which some records have timed out, as happens when every
+        replica was damaged. Records acknowledged before still count.
         """
         if error.fatal():
             self._stop.set()
@@ -105,7 +105,7 @@ class Load:
 
 @dataclass
 class Totals:
-    """What all rounds came to."""
+    """The totals of all rounds."""
 
     rounds: int = 0
     acknowledged: int = 0
@@ -119,7 +119,7 @@ class Totals:
 
 
 class DamageSoak:
-    """A cluster, the topics of it, and what was acknowledged of them."""
+    """A cluster, its topics, and their acknowledged records."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._cluster = cluster
@@ -157,7 +157,7 @@ class DamageSoak:
         ]
 
     def _round(self, number: int) -> None:
-        """Stop or kill brokers under load, damage, start, and look for every record."""
+        """Stop or kill brokers under load, damage, start, and check every record."""
         rng, cluster = self._rng, self._cluster
         for broker in cluster.brokers:
             broker.clear_log()
@@ -189,7 +189,7 @@ class DamageSoak:
         self._check(number, harmed, story)
 
     def _damage(self, victims: list[Any], *, everywhere: bool) -> tuple[set[Place], str]:
-        """Damage a file; the partitions of which no intact replica may be left, and what it was."""
+        """Damage a file; return the partitions that may have no intact replica, and a text."""
         rng = self._rng
         if everywhere:
             place = (rng.choice(self._topics), rng.randrange(PARTITIONS))
@@ -198,7 +198,7 @@ class DamageSoak:
         victim = rng.choice(victims)
         files = _files(victim.data_dir)
         target = choose(files, rng)
-        # With a voter's memory gone too the others must be there to give it back.
+        # If a voter's metadata is lost too, the others must be running to restore it.
         while target is None or (target.is_metadata and len(victims) > 1):
             target = choose(files, rng)
         return set(), self._apply(victim.data_dir, target)
@@ -223,14 +223,16 @@ class DamageSoak:
         return f"{path}: {way}"
 
     def _settle(self, harmed: set[Place]) -> None:
-        """Wait until every replica is in sync, except of partitions that no replica is left of."""
+        """Wait until every replica is in sync, except those of partitions without any intact
+        replica.
+        """
         for topic in self._topics:
             if any(place[0] == topic for place in harmed):
                 continue
             self._cluster.wait_for_isr(topic, timeout_s=SETTLED_S)
 
     def _check(self, number: int, harmed: set[Place], story: str) -> None:
-        """Compare what was acknowledged with what is there."""
+        """Compare the acknowledged records with the present ones."""
         for place, values in self._expected.items():
             if place in harmed:
                 self._check_loss(place, values, story)
@@ -242,7 +244,7 @@ class DamageSoak:
                 f" {place[0]}-{place[1]} are lost after {story}"
             )
         if harmed:
-            # Whatever is left of the damaged partition is the operator's to decide.
+            # The rest of the damaged partition is for an operator to decide.
             self._topics = []
         for topic in self._topics:
             try:
@@ -257,7 +259,7 @@ class DamageSoak:
         return {bytes(record.value or b"") for record in read_all(address, *place)}
 
     def _check_loss(self, place: Place, values: set[bytes], story: str) -> None:
-        """Require a report of what is gone of a partition that was damaged on all brokers."""
+        """Check that losses in a partition damaged on all brokers were reported."""
         try:
             lost = values - self._read(place, LED_S)
         except (AssertionError, KafkaException, HeadraceError):
@@ -281,9 +283,9 @@ def _files(data_dir: Path) -> list[str]:
 
 
 def damage_a_cluster(rounds: int, seed: int) -> None:
-    """So many rounds; AssertionError if a record is lost although a replica was intact."""
+    """Run the rounds; AssertionError if a record is lost although a replica was intact."""
     print(f"damaging files of a cluster of three brokers, {rounds} rounds, seed {seed}")
-    # A follower that was stopped cleanly believes its closed segments until they are scrubbed.
+    # A follower that was stopped cleanly trusts its closed segments until they are scrubbed.
     with Cluster(3, config={"log.scrub.interval.ms": 0}) as cluster:
         soak = DamageSoak(cluster, Random(seed))
         soak.run(rounds)

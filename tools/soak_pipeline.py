@@ -1,4 +1,4 @@
-"""The part of the long run that kills drivers and executors of a pipeline, time and again."""
+"""The part of the long run that kills drivers and executors of a pipeline repeatedly."""
 
 import tempfile
 import time
@@ -17,7 +17,7 @@ QUERIES = 3
 
 
 def kill_a_pipeline(kills: int, records: int, seed: int) -> None:
-    """Kill, let it go on, and compare what its sinks have with what they should have."""
+    """Kill, restart, and compare the sinks with the expected records."""
     rng = Random(seed)
     victims = ["driver", "executor"] * (kills // 2) + ["driver"] * (kills % 2)
     rng.shuffle(victims)

@@ -1,8 +1,8 @@
-"""The part of the long run that copies in transactions while everything is killed at random.
+"""The part of the long run that copies in transactions while processes are killed at random.
 
 librdkafka, kafka-python and headrace's own client each copy a topic, two copiers for each. All the
 while copiers are killed, or replaced while they are frozen, and so are the brokers that coordinate
-their transactions and groups or lead what they write.
+their transactions and groups or lead their topics.
 """
 
 from headrace.testing.cluster import Cluster
@@ -10,7 +10,7 @@ from tests.integration.transactions.chaos import CONFIG, Chaos, Plan, Report, re
 
 
 def copy_under_fire(records: int, seed: int) -> None:
-    """AssertionError if a copy is not exact, or if somebody read what was aborted."""
+    """Copy under faults; AssertionError if a copy is not exact, or aborted records were read."""
     plan = Plan(records=records, partitions=4, copiers=2, records_max=200, pause_s=0.03, gap_s=1.0)
     print(f"copying {records:,} records in transactions by each client, seed {seed}")
     with Cluster(brokers=3, config=CONFIG) as cluster:

@@ -1,9 +1,9 @@
-"""Load from one client, in a process of its own.
+"""Load from one client, in a separate process.
 
     python -m bench.client_jobs.CLIENT JOB ADDRESS JSON
 
 Every client gets the same sizes and waits, and is called as its documentation shows. Each job
-counts what it sent or received, looks at the length of every value, and prints one JSON object.
+counts its sent or received messages, checks the length of every value, and prints one JSON object.
 """
 
 import json
@@ -23,7 +23,7 @@ Measured = dict[str, float]
 
 
 class Stopwatch:
-    """Started when the client is ready; stopped when the last message is done."""
+    """A clock that starts when the client is ready, and stops when the last message is done."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
@@ -45,7 +45,7 @@ def wrong_size(found: int, size: int) -> SystemExit:
 
 
 def run(*jobs: Callable[..., Measured]) -> None:
-    """Run the job that the command line names."""
+    """Run the job named on the command line."""
     job, address, arguments = sys.argv[1:]
     named = {one.__name__: one for one in jobs}
     print(json.dumps(named[job](address, **json.loads(arguments))))

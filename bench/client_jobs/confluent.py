@@ -26,7 +26,8 @@ def produce(address: str, *, topic: str, size: int, count: int) -> Measured:
             "enable.idempotence": True,
             "linger.ms": LINGER_MS,
             "batch.size": BATCH_BYTES,
-            # The limit in messages is lifted, so that the one in bytes counts, as for the others.
+            # The limit in messages is lifted, so that the limit in bytes applies, as for the
+            # others.
             "queue.buffering.max.kbytes": BUFFER_BYTES // 1024,
             "queue.buffering.max.messages": 10_000_000,
         }

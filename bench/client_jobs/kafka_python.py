@@ -17,7 +17,7 @@ from bench.client_jobs import (
 
 
 def produce(address: str, *, topic: str, size: int, count: int) -> Measured:
-    # It has no limit in bytes to set: its buffer is as large as it gets.
+    # It has no limit in bytes: its buffer grows without bound.
     producer = KafkaProducer(
         bootstrap_servers=address, acks="all", linger_ms=LINGER_MS, batch_size=BATCH_BYTES
     )

@@ -1,4 +1,4 @@
-"""headrace: rows, rows of asyncio, columns, and what a producer holds."""
+"""headrace: rows, rows with asyncio, columns, and the memory of a producer."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from bench.client_jobs import (
 )
 from headrace import BufferExhausted, Consumer, Producer, TopicPartition, aio
 
-# What a user of columns holds at once: a table of this size is sent, again and again.
+# The typical size of a table for columns: one of this size is sent repeatedly.
 TABLE_BYTES = 10_000_000
 
 
@@ -153,7 +153,7 @@ def columns_consume(
 
 
 def memory(address: str, *, topic: str, size: int, pid: int, refusals: int) -> Measured:
-    """Send to a broker that is stopped in its tracks, until the buffer refused again and again."""
+    """Send to a frozen broker until the buffer has refused records repeatedly."""
 
     options = producer_options(address) | {"max_block_ms": 100}
     process = psutil.Process()

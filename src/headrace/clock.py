@@ -9,7 +9,7 @@ class Clock(Protocol):
     """A source of the time, so that a simulator can supply its own."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, as clients and segment files see it; may jump."""
+        """Milliseconds since the epoch, as in records and segment files; may jump."""
         ...
 
     def monotonic(self) -> float:
@@ -28,20 +28,20 @@ class SystemClock:
 
 
 def wall_seconds(clock: Clock) -> Callable[[], float]:
-    """A function that returns a clock's seconds since the epoch, for what is done for each record.
+    """A function that returns a clock's seconds since the epoch, fast enough to call per record.
 
-    The machine's clock gives `time.time` itself: with a method around it the producer's `send`
+    The machine's clock returns `time.time` itself: with a method around it the producer's `send`
     takes half as long again, 400 ns instead of 270.
     """
     if isinstance(clock, SystemClock):
-        # Looked up now, not when the module was loaded: in a simulation it is another.
+        # Looked up now, not when the module was loaded: a simulation replaces it.
         return time.time
-    # In the middle of the millisecond, so that cutting the rest off gives it back.
+    # In the middle of the millisecond, so that truncation gives the millisecond back.
     return lambda: (clock.now_ms() + 0.5) / 1000
 
 
 class SteadyClock:
-    """A time of day that never jumps: the first reading, plus the monotonic seconds since.
+    """A wall clock that never jumps: the first reading, plus the monotonic seconds since.
 
     For timeouts that are stored in milliseconds since the epoch: a jump of the system's time must
     not expire every session at once.

@@ -1,6 +1,6 @@
 """Every error headrace raises, and Kafka's wire codes.
 
-Rule: an `assert` is our bug, a `KafkaError` is told to the peer as a code, a `ProtocolError` closes
+Rule: an `assert` is our bug, a `KafkaError` is sent to the peer as a code, a `ProtocolError` closes
 the connection, a `StorageError` takes the log it happened in offline.
 """
 
@@ -157,7 +157,7 @@ class ErrorCode(IntEnum):
 
 
 def error_code(value: int) -> ErrorCode:
-    """The code a peer sent; one that Kafka has not defined is an unknown server error."""
+    """The ErrorCode of a number from a peer; UNKNOWN_SERVER_ERROR for an undefined number."""
     known = ErrorCode._value2member_map_.get(value, ErrorCode.UNKNOWN_SERVER_ERROR)
     assert isinstance(known, ErrorCode)
     return known
@@ -169,7 +169,7 @@ def code_words(code: ErrorCode) -> str:
 
 
 class Subject(NamedTuple):
-    """The thing that an error is about: ("topic", "orders"), or ("quorum",) if there is but one."""
+    """The subject of an error: ("topic", "orders"), or ("quorum",) if there is only one."""
 
     kind: str
     name: str | None = None
@@ -177,7 +177,7 @@ class Subject(NamedTuple):
     def __str__(self) -> str:
         if self.name is None:
             return self.kind
-        # A name from a peer may hold anything.
+        # A name from a peer may contain any characters.
         is_plain = self.name.isprintable() and self.name != ""
         return f"{self.kind} {self.name if is_plain else repr(self.name)}"
 
@@ -196,7 +196,7 @@ class HeadraceError(Exception):
 
 
 class KafkaError(HeadraceError):
-    """An outcome that a peer is told as a code on the wire, with a text where there is room."""
+    """An error that is sent to a peer as a code, with a text if the response has a field for it."""
 
     def __init__(
         self,
@@ -214,23 +214,23 @@ class KafkaError(HeadraceError):
 
     @property
     def detail(self) -> str:
-        """The text on the wire: what happened, and the advice."""
+        """The text for the wire: the problem, then the advice."""
         return with_advice(self.what, self.advice)
 
 
 def with_advice(what: str, advice: str) -> str:
-    """The text of an error. `split_advice` undoes it."""
+    """The text of an error with its advice. `split_advice` is the inverse."""
     return f"{what}; {advice}" if what and advice else what or advice
 
 
 def split_advice(text: str) -> tuple[str, str]:
-    """The fields `what` and `advice` of a text that came over the wire."""
+    """The problem and the advice in an error text from the wire."""
     what, _, advice = text.partition("; ")
     return what, advice
 
 
 class UnknownTopic(KafkaError):
-    """The cluster has no such topic or partition, so asking again will not help."""
+    """The cluster has no such topic or partition, so a retry will not help."""
 
     def __init__(self, what: str, *, advice: str = "", subject: Subject | None = None) -> None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -244,22 +244,22 @@ def unknown_topic(name: str) -> UnknownTopic:
 
 
 def unknown_partition(topic: str, partition: int, count: int | None = None) -> UnknownTopic:
-    """The error of a partition that its topic does not have; `count` is how many it has."""
+    """The error for a partition number beyond the topic's `count` of partitions."""
     subject = Subject("topic", topic)
     numbers = f"it has {count}, numbered from 0 to {count - 1}" if count else ""
     return UnknownTopic(f"{subject} has no partition {partition}", advice=numbers, subject=subject)
 
 
 class ProtocolError(HeadraceError):
-    """The peer sent bytes that are no valid message; the connection cannot go on."""
+    """The peer sent bytes that are not a valid message; the connection must be closed."""
 
 
 class CorruptBatch(HeadraceError):
-    """A record batch whose bytes contradict themselves."""
+    """A record batch with contradictory or damaged bytes."""
 
 
 class ConfigError(HeadraceError):
-    """A setting that is unknown, malformed or out of bounds; the text says which and what to do."""
+    """An unknown, malformed or out-of-bounds setting; the text names it and has advice."""
 
 
 class StorageError(HeadraceError):

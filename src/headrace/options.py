@@ -3,11 +3,12 @@
 Rule: an option is declared once, as a field of a dataclass (`option`, `setting`) or as an `Option`
 of a table. Parsing, checks, error messages, suggestions and documentation come from there.
 
-A text becomes a value in two steps, `parse` and `check`: properties of a client become what a user
-would write in Python (`acks="all"`), and the client alone turns that into its own value (-1). The
-allowed values are worded twice, since "true or false" is right for a text and wrong for Python. An
-option has the name that its users write: Kafka's for a setting, a keyword for a client, Spark's for
-a data source. The first error is raised, not all of them: the reader of a file adds its line.
+A text becomes a value in two steps, `parse` and `check`: `parse` converts properties of a client to
+the value a user would write in Python (`acks="all"`), and only the client converts that to its own
+value (-1). The allowed values are worded twice, since "true or false" is right for a text and wrong
+for Python. An option has the name that its users write: Kafka's for a setting, a keyword for a
+client, Spark's for a data source. The first error is raised, not all of them: the reader of a file
+adds its line.
 """
 
 import re
@@ -71,7 +72,7 @@ class Scope(Enum):
 
 
 class NotAllowed(ValueError):
-    """A value that is not among the allowed ones; `nearest` is the one that was likely meant."""
+    """A value that is not among the allowed ones; `nearest` is the most similar allowed one."""
 
     def __init__(self, nearest: str | None = None) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class ValueType(Protocol):
         ...
 
     def parse(self, text: str) -> Any:
-        """The Python value that a text stands for, in a form that `check` takes."""
+        """The Python value of a text, in a form that `check` accepts."""
         ...
 
     def check(self, value: Any) -> Any:
@@ -111,9 +112,9 @@ class ValueType(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Numbers between two bounds. `unit` says what they count; `optional` ones may be None.
+    """Numbers between two bounds. `unit` is their unit in texts; `optional` ones may be None.
 
-    A bound that is not given is that of the type, which is named only where it is exceeded.
+    A missing bound is that of the type, which is named only if it is exceeded.
     """
 
     minimum: float | None = None
@@ -154,7 +155,7 @@ class Number:
     def check(self, value: Any) -> float | None:
         if value is None and self.optional:
             return None
-        # True and False are ints to Python, and never what was meant.
+        # True and False are ints to Python, but never meant as numbers.
         if isinstance(value, bool):
             raise ValueError
         number = self.typed(value)
@@ -168,7 +169,7 @@ class Number:
         raise ValueError
 
     def typed(self, value: Any) -> float:
-        """The number a Python value is; ValueError for a value of another type."""
+        """A Python value as a number; ValueError for a value of another type."""
         raise NotImplementedError
 
 
@@ -232,7 +233,7 @@ class Float(Number):
 
 
 class Bool:
-    """True or false. As a Python value a text is refused, for "false" is true to Python."""
+    """True or false. As a Python value a text is refused, because "false" is true to Python."""
 
     allowed: ClassVar[str] = "true or false"
     allowed_value: ClassVar[str] = "True or False"
@@ -335,15 +336,15 @@ class OneOf:
 
 
 def one_of(*names: str, fold_case: bool = False) -> OneOf:
-    """A choice of a few words that stand for themselves."""
+    """A choice of a few words, which are their own values."""
     return OneOf({name: name for name in names}, fold_case=fold_case)
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of texts, with commas between them where it is a single text.
+    """A list of texts, separated by commas in a single text.
 
-    Items are out of `choices`, if there are any, or `synonyms` of those. An empty item is refused,
+    Items are from `choices`, if there are any, or `synonyms` of those. An empty item is refused,
     unless it is skipped.
     """
 
@@ -446,7 +447,7 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """Values with rules of their own, which `convert` knows."""
+    """Values with their own rules, in `convert`."""
 
     allowed: str
     convert: Callable[[Any], Any]
@@ -508,30 +509,30 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every keyword argument that means this option."""
+        """Every keyword argument for this option."""
         return (self.name, *self.aliases)
 
     @property
     def properties(self) -> tuple[str, ...]:
-        """Every property name that means this option."""
+        """Every property name for this option."""
         own = self.kafka_name or self.name.replace("_", ".")
         others = (name.replace("_", ".") for name in self.names)
         return tuple(dict.fromkeys((own, *others)))
 
     def parse(self, text: str, given_as: str = "") -> Any:
-        """The final value that `text` stands for; ConfigError if it is not an allowed one."""
+        """The final value of a text; ConfigError if it is not allowed."""
         try:
             return self._checked(self.type.parse(text.strip()))
         except ValueError as error:
             raise self._refusal(text, self.type.allowed, error, given_as) from None
 
     def argument(self, text: str, given_as: str = "") -> Any:
-        """The keyword argument that `text` stands for; ConfigError if it is not an allowed one."""
+        """The keyword argument for a text; ConfigError if it is not allowed."""
         self.parse(text, given_as)
         return self.type.parse(text.strip())
 
     def check(self, value: Any, given_as: str = "") -> Any:
-        """The final form of a Python value; ConfigError if it is not an allowed one."""
+        """The final form of a Python value; ConfigError if it is not allowed."""
         try:
             return self._checked(value)
         except ValueError as error:
@@ -542,7 +543,7 @@ class Option:
         return self._refusal(value, self.type.allowed_value, ValueError(), "")
 
     def format(self, value: Any) -> str | None:
-        """The text `parse` reads back as `value`; None for an option that has no value."""
+        """The text that `parse` converts back to `value`; None for an option without a value."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -632,9 +633,9 @@ class Given(NamedTuple):
 class OptionTable(Mapping[str, Option]):
     """The options of one owner by name, in order of declaration.
 
-    `refused` gives reasons for names that people bring from elsewhere; a name that ends in * stands
-    for all that begin so. `refused_as` is how the sentence about them begins. `docs` names the page
-    that lists all options. `error` and `label` are those of the owner's error messages.
+    `refused` has reasons for names known from other clients; a name that ends in * stands for all
+    with that prefix. `refused_as` is the beginning of the sentence about them. `docs` names the
+    page that lists all options. `error` and `label` are those of the owner's error messages.
     """
 
     def __init__(
@@ -666,19 +667,19 @@ class OptionTable(Mapping[str, Option]):
         return len(self._options)
 
     def check(self, values: Mapping[str, Any]) -> Given:
-        """The options that Python values stand for."""
+        """The options from Python values."""
         known = {name: option for option in self._options.values() for name in option.names}
         return self._with_defaults(self._read(values, known, Option.check))
 
     def parse(self, texts: Mapping[str, str], *, fold_case: bool = False) -> Given:
-        """The options that texts stand for."""
+        """The options from texts."""
         known = self._by_property()
         if fold_case:
             texts = self._in_declared_case(texts, known)
         return self._with_defaults(self._read(texts, known, Option.parse))
 
     def arguments(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """The keyword arguments that properties stand for."""
+        """The keyword arguments for properties."""
         return self._read(texts, self._by_property(), Option.argument)
 
     def refuse(self, name: str) -> None:
@@ -689,7 +690,7 @@ class OptionTable(Mapping[str, Option]):
                 raise self._error(f"{self._label}{name} {self._refused_as}: {reason}")
 
     def refusal(self, name: str, value: Any, reason: str) -> HeadraceError:
-        """The error for a value that does not go with the others."""
+        """The error for a value that contradicts other options."""
         return self._error(f"{self._label}{name} cannot be {value!r}: {reason}")
 
     def _by_property(self) -> dict[str, Option]:
@@ -727,19 +728,19 @@ class OptionTable(Mapping[str, Option]):
         names = set(values)
         for option in self._options.values():
             if option.name not in values:
-                # None is no value, whatever the type.
+                # None is never a value to check, whatever the type.
                 is_none = option.default is None
                 values[option.name] = None if is_none else option.check(option.default)
         return Given(values, names)
 
 
-# Names that nobody declared.
+# Unknown names.
 
 
 def unknown_name(
     noun: str, name: str, known: Iterable[str], owner: str = "", docs: str = ""
 ) -> str:
-    """The message for a name that nobody declared, with the one that was likely meant."""
+    """The message for an unknown name, with the most similar known one."""
     whose = f" of {owner}" if owner else ""
     hint = suggestion(name, known) or (f"; {docs} lists them all" if docs else "")
     return f"unknown {noun} {name!r}{whose}{hint}"
@@ -752,7 +753,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was likely meant, whatever the case and the separators of its words."""
+    """The known name nearest to a misspelt one, ignoring case and word separators."""
     import difflib  # noqa: PLC0415  # Few mistype a name, and all would wait for it.
 
     by_folded = {_folded(candidate): candidate for candidate in reversed(list(known))}

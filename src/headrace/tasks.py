@@ -1,7 +1,7 @@
 """Owners of long-lived tasks, periodic tasks, and the report of bugs that end the process.
 
 Rule: the broker starts its tasks here and nowhere else, so that none fails unseen. A bug goes to
-the exception handler of the event loop, where bugs in callbacks arrive too; `stop_on_bugs` installs
+the exception handler of the event loop, which also gets bugs in callbacks; `stop_on_bugs` installs
 that handler. A process with a bug ends with status 70.
 """
 
@@ -17,23 +17,23 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 OnBug: TypeAlias = Callable[[str, BaseException], None]
 
-# EX_SOFTWARE of sysexits.h: the exit status of a process that has met a bug of its own.
+# EX_SOFTWARE of sysexits.h: the exit status of a process after a bug of its own.
 EXIT_BUG = 70
 
-# How long a task may take to end once it is cancelled.
+# The time that a cancelled task has to end.
 CANCEL_SECONDS_MAX = 5.0
 
-# The key under which `report_bug` tells the loop's exception handler where the bug is.
+# The key under which `report_bug` passes the place of the bug to the loop's exception handler.
 _WHERE = "headrace_bug"
 
 
 def is_operating_error(error: BaseException) -> bool:
-    """Whether an error is no bug but a failed peer or disk, a bad request, or a cancellation."""
+    """Whether an error is not a bug but a failed peer or disk, a bad request, or a cancellation."""
     return isinstance(error, HeadraceError | OSError | asyncio.CancelledError)
 
 
 def report_bug(where: str, error: BaseException) -> None:
-    """Hand a bug to the exception handler of the running loop. Returns only in tests."""
+    """Pass a bug to the exception handler of the running loop. Returns only in tests."""
     asyncio.get_running_loop().call_exception_handler(
         {"message": f"bug in {where}", "exception": error, _WHERE: where}
     )
@@ -42,7 +42,7 @@ def report_bug(where: str, error: BaseException) -> None:
 def bug_of(context: dict[str, Any]) -> tuple[str, BaseException] | None:
     """The place of a bug and its exception, from an exception handler's context; None if no bug.
 
-    Operating errors that nobody awaits any more, and messages without an exception, are no bugs.
+    Operating errors that are never awaited, and messages without an exception, are not bugs.
     """
     error: BaseException | None = context.get("exception")
     where: str | None = context.get(_WHERE)
@@ -95,7 +95,7 @@ class TaskScope:
     def start(self, work: Coroutine[Any, Any, None], name: str = "") -> asyncio.Task[None]:
         """Run `work`, which returns or is cancelled; any other end of it is a bug.
 
-        Even a HeadraceError is: `work` handles those that it expects. So is a CancelledError
+        Even a HeadraceError is: `work` handles the errors that it expects. So is a CancelledError
         without a call of `cancel`: then `work` awaited a future that other code has cancelled.
         """
         task = self._begin(work, name)
@@ -174,8 +174,7 @@ class PeriodicTask:
     """A periodic task: calls `run` once every `period_s`, never twice at a time.
 
     A run that fails by a HeadraceError is logged, and the next run follows; any other error is a
-    bug.
-    NOT_CONTROLLER is no failure: another node has become the active controller.
+    bug. NOT_CONTROLLER is not a failure: another node has become the active controller.
     """
 
     def __init__(self, name: str, period_s: float, run: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""One Spark session for all of them: jars are only taken by a Java that is just being started."""
+"""One Spark session for all compat tests: jars are only loaded when Java starts."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tools.kafka_connector import ConnectorMissing, connector_jars
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session that has our source and Spark's own."""
+    """A session with headrace's data source and Spark's own connector."""
     try:
         jars = connector_jars()
     except ConnectorMissing as error:

@@ -12,7 +12,7 @@ from tests.spark.processes import QUICK_JAVA
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session on two cores, as `headrace.pipelines.session` makes it."""
+    """A session on two cores, made by `headrace.pipelines.session`."""
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     made = session("tests", master="local[2]", config=QUICK_JAVA | warehouse)
     yield made
@@ -21,6 +21,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def spark_broker() -> Iterator[Broker]:
-    """A broker for all of them; a test that stops or breaks one takes its own."""
+    """A broker for all tests; a test that stops or breaks a broker takes its own."""
     with Broker() as broker:
         yield broker

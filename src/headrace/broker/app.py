@@ -1,4 +1,4 @@
-"""A node as a whole: its parts are made, started and stopped here, in order."""
+"""A node as a whole: its parts, their start and their stop, in order."""
 
 import asyncio
 import gc
@@ -109,7 +109,7 @@ def assemble(
     flusher: FlushQueue,
     on_fatal: Callable[[str], None],
 ) -> Node:
-    """Make a node of logs that are open; `on_fatal` is called if it must not go on."""
+    """Make a node with open logs; `on_fatal` is called if it must stop."""
     _, clock, rng, workers = outside
     quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
@@ -274,7 +274,7 @@ class ShutdownSteps:
     def push(
         self, stack: AsyncExitStack, name: str, stop: Callable[..., Awaitable[None]], *args: object
     ) -> None:
-        """Have a step run when the stack is left; `name` says what it waits for."""
+        """Schedule a step for when the stack is left; `name` is shown while it runs."""
         stack.push_async_callback(self.run, name, stop, *args)
 
     async def run(self, name: str, stop: Callable[..., Awaitable[None]], *args: object) -> None:
@@ -295,7 +295,7 @@ class ShutdownSteps:
                 self._took.append((name, took))
 
     def report(self) -> None:
-        """Log how long the stop took, and its longer steps."""
+        """Log the duration of the stop, and its longer steps."""
         if self._began is None:
             return
         steps = ", ".join(f"{took:.1f} s for {name}" for name, took in self._took)
@@ -304,9 +304,9 @@ class ShutdownSteps:
 
 
 _GRACE_SECONDS = 5.0
-# A start that waits for other nodes logs that after so long.
+# The time after which a start that waits for other nodes logs that.
 _PATIENCE_SECONDS = 10.0
-# The time and the steps of applying an image before the loop's other work has a turn.
+# The time and the steps of applying an image before the loop runs other tasks.
 _TURN_SECONDS = 0.002
 _STEPS_MAX = 32
 # Snapshots replace old records, so nothing may expire. The quorum flushes it after each append.
@@ -320,7 +320,7 @@ class StartError(HeadraceError):
 class BrokerServer:
     """One running node: `await start()`, and later `await stop()`.
 
-    `on_fatal` is called, once, when the node must not go on: what it promised cannot be kept.
+    `on_fatal` is called, once, when the node must stop because it cannot keep its promises.
     """
 
     def __init__(
@@ -431,7 +431,7 @@ class BrokerServer:
         await self._wait_for_metadata()
         if config.is_broker:
             node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
-            # Before it joins: it stays fenced until the controller knows which logs are lost.
+            # Before it joins: it stays fenced until the controller knows its lost logs.
             self._lost_replicas.start()
             await self._join()
             self._scrubber.start()
@@ -490,9 +490,9 @@ class BrokerServer:
         self._shutdown.report()
 
     def abandon(self) -> None:
-        """Let go of sockets and directories as the kernel does for a process that was killed.
+        """Release sockets and directories as the kernel does for a process that was killed.
 
-        For a broker on a thread that must not go on. It is not to be stopped after that.
+        For a broker on a thread after a fatal error. It must not be stopped after that.
         """
         self._server.abort("the broker has ended")
         for directory in self._node.logs.directories:
@@ -502,7 +502,7 @@ class BrokerServer:
         # Only if all logs were recovered may the next start trust them without a scan.
         high_watermarks = self._node.replicas.high_watermarks() if self._recovered else None
         if self._recovered:
-            # Several at once: each is a handful of fsyncs, which a disk is quick to do together.
+            # Several at once: each is a handful of fsyncs, which a disk can do together.
             await asyncio.gather(*(self._workers.flush(logs.close_log, log) for log in logs))
         broker_epoch = self._node.membership.broker_epoch if self._recovered else -1
         await self._workers.flush(
@@ -574,7 +574,7 @@ class BrokerServer:
             )
         began = self._clock.monotonic()
         for number, _ in enumerate(steps):
-            # A thousand new partitions must not keep heartbeats and elections waiting.
+            # A thousand new partitions must not delay heartbeats and elections.
             if (
                 number % _STEPS_MAX == _STEPS_MAX - 1
                 or self._clock.monotonic() - began > _TURN_SECONDS
@@ -597,7 +597,7 @@ class BrokerServer:
         self._node.group_topics.follow(image, self._node.groups)
 
     def _fail(self, reason: str) -> None:
-        """Have the node stop before it sends anything that may not be true."""
+        """Stop the node before it sends anything that may be false."""
         logger.critical("this node must stop: %s", reason)
         on_fatal, self._on_fatal = self._on_fatal, None
         if on_fatal is not None:
@@ -670,26 +670,26 @@ async def _serve(config: BrokerConfig) -> int:
     broker = BrokerServer(config, on_fatal=fail)
     starting = tasks.start_awaited(broker.start(), "start")
     waiting = tasks.start_awaited(stopping.wait(), "signals")
-    # Joining a cluster takes as long as its other nodes do, and can be given up.
+    # Joining a cluster may take long, because of its other nodes, and can be interrupted.
     await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
         await asyncio.wait((starting,))
         return 1 if failures else 0
     starting.result()
-    # Objects made so far live as long as the process: the collector need not visit them.
+    # Objects made so far live as long as the process: the garbage collector need not visit them.
     gc.freeze()
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
     data = ", ".join(config.data_directories)
     sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}\n")
     sys.stdout.flush()
-    # After that line, which people and programs expect to be the first.
+    # After the ready line, which people and programs expect to be the first.
     warn_if_uncompiled(logger)
     await waiting
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
     if failures:
-        # A clean stop would promise logs that are not known to be intact.
+        # A clean stop would mark logs as intact that may not be.
         return 1
     await broker.stop()
     return 0

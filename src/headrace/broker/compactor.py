@@ -1,7 +1,7 @@
 """Background compaction of the logs of a broker, one after the other, in a worker thread.
 
-Rule: the thread writes only files that nothing else uses; the log changes only between two
-steps, on the loop's thread, where a segment takes the place of others.
+Rule: the thread writes only files that nothing else uses; the log changes only between two steps,
+on the loop's thread, where a new segment replaces others.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 # The pause after a compaction of a log that failed.
 _RETRY_SECONDS = 60.0
 _LOGS_A_TURN = 16
-# How long the step under way may take to finish when the broker stops.
+# The time that the running step has to finish when the broker stops.
 _FINISH_SECONDS_MAX = 30.0
 
 _Steps = Iterator[CompactionProgress | SegmentReplacement]
 
 
 class Compactor:
-    """Compacts the logs that are due, the dirtiest first; a failure is logged and tried again."""
+    """Compacts the logs that are due, the dirtiest first; after a failure it tries again later."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -54,7 +54,7 @@ class Compactor:
             self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Let the step under way finish; it may be in the middle of a file operation."""
+        """Let the running step finish; it may be in the middle of a file operation."""
         self._stopping.set()
         await self._tasks.close(_FINISH_SECONDS_MAX)
 
@@ -100,7 +100,7 @@ class Compactor:
             return None
         now_ms = self._node.clock.now_ms()
         if log.config.max_compaction_lag_ms < LONG_MAX and is_late(log.active, log.config, now_ms):
-            # No append has closed the active segment, and its records may wait no longer.
+            # No append has closed the active segment, and its records have waited long enough.
             log.roll(now_ms)
         return plan_for(log, partition.high_watermark, now_ms)
 
@@ -150,7 +150,7 @@ class Compactor:
         return True
 
     async def _pace(self, step: CompactionProgress) -> None:
-        """Keep to `log.cleaner.io.max.bytes.per.second`."""
+        """Limit the rate to `log.cleaner.io.max.bytes.per.second`."""
         now = asyncio.get_running_loop().time()
         rate = max(int(min(self._node.config.log_cleaner_io_max_bytes_per_second, LONG_MAX)), 1)
         if rate != self._throttle.rate:

@@ -19,7 +19,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.storage.files import Block
 from headrace.types import Buffer
 
-# However long a client asks to wait, its fetch must not be kept for ever.
+# The limit of a client's wait time.
 _WAIT_SECONDS_MAX = 300.0
 # Followers get a new high watermark with the next records, or if none come, this much later.
 _NEWS_SECONDS = 0.02
@@ -28,7 +28,7 @@ Reads: TypeAlias = Sequence[tuple[SessionPartition, Partition]]
 
 
 class DelayedFetch:
-    """A fetch that waits. `ready` is done once its partitions are to be read again.
+    """A fetch that waits. `ready` is done once its partitions should be read again.
 
     Cancelling `ready` ends the wait too.
     """
@@ -55,7 +55,7 @@ class DelayedFetch:
         self.ready.add_done_callback(self._cancelled)
 
     def count_bytes(self, byte_count: int) -> None:
-        """Count bytes that can be read now, and end the wait if there are enough."""
+        """Count bytes that are readable now, and end the wait if there are enough."""
         self._bytes_needed -= byte_count
         if self._bytes_needed <= 0:
             self.wake()
@@ -74,7 +74,7 @@ class DelayedFetch:
         self._timer.cancel()
         self._purgatory.ended(self)
         if not self.ready.done():
-            # Nothing is left to do for it, and each call takes a turn of the loop.
+            # The callback has no more effect, and each call takes a turn of the loop.
             self.ready.remove_done_callback(self._cancelled)
             self.ready.set_result(None)
 
@@ -135,7 +135,7 @@ class FetchPurgatory:
             self.unwatch(read)
 
     def ended(self, fetch: DelayedFetch) -> None:
-        """Remove a fetch whose wait is over. The partitions of a session stay watched."""
+        """Remove a fetch that waits no longer. The partitions of a session stay watched."""
         if fetch.session is None:
             for read, _ in fetch.reads:
                 self._sessionless_fetches.pop(read, None)
@@ -193,7 +193,7 @@ class FetchPurgatory:
         session.changed[read.key] = read
         fetch = self._session_fetches.get(session)
         if fetch is None:
-            # To mark it once is enough until the next fetch, which may never come.
+            # Marking it once is enough until the next fetch, which may never come.
             self.unwatch(read)
         return fetch
 
@@ -203,8 +203,8 @@ def _count_stable(
 ) -> None:
     """Count committed bytes for a READ_COMMITTED reader.
 
-    None while the last stable offset stays where it is: a reader that waits for the end of a
-    transaction must not be woken by appends of other producers. When it moves, records that were
+    None while the last stable offset does not change: a reader that waits for the end of a
+    transaction must not be woken by appends of other producers. When it changes, records that were
     held back can be read too; as their bytes were not counted, the partition is read again.
     """
     if not byte_count:
@@ -228,7 +228,7 @@ def _count_stable(
 
 
 _HELD_BYTES_MAX = 256 * 1024 * 1024
-# Small answers are bounded by the number of requests in flight; they are not worth the counting.
+# Small responses are bounded by the number of requests in flight; they are not worth the counting.
 _COUNTED_BYTES_MIN = 64 * 1024
 
 
@@ -241,7 +241,7 @@ class FetchMemory:
 
     @property
     def available_bytes(self) -> int:
-        """The bytes that a fetch may read now, beyond the one batch it always gets."""
+        """The bytes that a fetch may read now, beyond the single batch it always gets."""
         return max(self._held_bytes_max - self.held_bytes, 0)
 
     def hold(self, records: Buffer) -> Buffer:

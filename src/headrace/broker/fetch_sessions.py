@@ -1,6 +1,6 @@
 """Incremental fetch sessions (KIP-227): a reader names its partitions once, then only changes.
 
-A session also keeps which of its partitions have changed, so that a follower of a thousand
+A session also tracks which of its partitions have changed, so that a follower of a thousand
 partitions costs only as much as the few that are written to. The others are watched in the
 purgatory: an append or a commit marks them as changed. Requests and the time go in, partitions to
 read and responses come out.
@@ -26,7 +26,7 @@ from headrace.protocol.messages.fetch import (
 
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
-# A session this young is not taken from its reader to make room for another's.
+# A session younger than this is not evicted to make room for another.
 _EVICTION_AGE_MS = 120_000
 _EPOCH_MAX = 2**31 - 1
 # Of all sessions together: some 80 MB.
@@ -91,7 +91,7 @@ class SessionPartition:
         self.log_start_offset = requested.log_start_offset
 
     def note_stable_offset(self, stable_offset: int, high_watermark: int) -> None:
-        """Note how far a READ_COMMITTED reader can read."""
+        """Record the end offset for a READ_COMMITTED reader."""
         self.stable_offset = stable_offset
         self.has_unstable = stable_offset < high_watermark
 
@@ -135,9 +135,9 @@ class FetchSession:
                 self.changed[key] = known
 
     def mark_up_to_date(self, partition: SessionPartition) -> bool:
-        """Take a partition out of `changed`; whether it is of the session.
+        """Take a partition out of `changed`; returns whether the session has the partition.
 
-        Its reader has all records and offsets of it, so it is to be watched until it changes.
+        Its reader has all records and offsets of it, so it should be watched until it changes.
         """
         if partition.key not in self.partitions:
             return False
@@ -205,8 +205,8 @@ class FetchPlan:
 class FetchSessions:
     """The sessions of a broker, at most `slots` of them and `partitions_max` partitions in them.
 
-    A reader for whom there is no room names its partitions in every fetch, as it would without
-    sessions. Followers come first: they take the place of any consumer.
+    A reader without a session names its partitions in every fetch. Followers come first: they may
+    evict any consumer's session.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class FetchSessions:
             self._watching.forget(session)
 
     def _make_room(self, partitions: int, is_follower: bool, now_ms: int) -> bool:
-        """Whether another session fits, if need be in the place of the least recently used."""
+        """Whether another session fits, if need be by evicting the least recently used."""
         if self._fits(partitions):
             return True
         for oldest in self._sessions.values():

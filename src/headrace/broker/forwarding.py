@@ -39,7 +39,7 @@ async def forward(node: Node, frame: bytes, host: str) -> Reply:
     try:
         data = await _ask_enveloped(node, frame, host)
     except KafkaError as error:
-        # No code fits every API's answer; clients try again after a lost connection.
+        # No error code fits every API's response; clients retry after a lost connection.
         raise ProtocolError(f"a request could not be forwarded: {error}") from error
     return [len(data).to_bytes(4, "big") + data]
 
@@ -85,7 +85,7 @@ async def answer_locally(node: Node, request: Message) -> Message:
 
 
 def begin_locally(node: Node, request: Message) -> Answer:
-    """As `answer_locally`; the response itself if nothing has to be waited for."""
+    """As `answer_locally`, but the response itself if it needs no wait."""
     key = request.api_key
     header = RequestHeader(key, served_versions(key)[1], 0, "self", 0)
     return node.apis[key].handler(RequestContext(node, header, "local"), request)

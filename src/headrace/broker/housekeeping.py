@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _SWEEP_SECONDS = 5.0
 _EXPIRE_PRODUCERS_SECONDS = 600.0
-# How long a job under way may take to finish when the broker stops.
+# The time that the running job has to finish when the broker stops.
 _FINISH_SECONDS_MAX = 30.0
 
 
 class Housekeeping:
-    """Runs the periodic jobs, one after the other; a failed job is logged and tried again."""
+    """Runs the periodic jobs, one after the other; a failed job is logged and tried again later."""
 
     def __init__(self, node: Node, flusher: FlushQueue, server: Server) -> None:
         self._node = node
@@ -40,7 +40,7 @@ class Housekeeping:
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Let the job under way finish; it may be in the middle of a file operation."""
+        """Let the running job finish; it may be in the middle of a file operation."""
         self._stopping.set()
         await self._tasks.close(_FINISH_SECONDS_MAX)
 
@@ -84,7 +84,9 @@ class Housekeeping:
             await _yield_to_loop(number)
 
     async def check_free_space(self) -> None:
-        """Log which data directories are full or have room again, and tell the controller."""
+        """Log data directories that became full or have room again, and report them to the
+        controller.
+        """
         node = self._node
         has_changed = False
         for directory in node.logs.directories:
@@ -100,7 +102,7 @@ class Housekeeping:
             await _yield_to_loop(number)
 
     async def retire_segments(self) -> None:
-        """Apply retention; the files go `file.delete.delay.ms` later."""
+        """Apply retention; the files are deleted `file.delete.delay.ms` later."""
         for number, partition in enumerate(self._node.replicas):
             if partition.log.offline is None:
                 await self._retire(partition)
@@ -123,17 +125,19 @@ class Housekeeping:
         await self._node.workers.read(self._node.logs.delete_retired, self._node.clock.now_ms())
 
     async def checkpoint(self) -> None:
-        """Write the offsets that recovery after a crash begins from."""
+        """Write the offsets at which recovery after a crash begins."""
         for error in await self._node.workers.flush(self._node.logs.checkpoint):
             logger.error("checkpoint: %s", error)
 
     async def checkpoint_new_logs(self) -> None:
-        """Checkpoint when logs were added: a start that misses a log knows that it was lost."""
+        """Checkpoint after logs were added: a start that misses a checkpointed log knows it is
+        lost.
+        """
         if self._node.logs.names_changed:
             await self.checkpoint()
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write the high watermarks that a replica begins with after a crash."""
+        """Write the high watermarks with which replicas begin after a crash."""
         node = self._node
         high_watermarks = node.replicas.high_watermarks()
         if high_watermarks == self._high_watermarks:
@@ -200,6 +204,6 @@ def _log_retired(name: TopicPartition, retired: Sequence[RetiredSegment]) -> Non
 
 
 async def _yield_to_loop(number: int) -> None:
-    """Let the event loop serve clients after every few logs."""
+    """Yield to the event loop after every few logs."""
     if number % 16 == 15:
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """Moves of replicas between the data directories of this broker.
 
-Rule: a worker thread reads the current log and writes the future log, which nothing else touches.
-On the loop's thread, in one step, the future log gets the last records and replaces the current.
+Rule: a worker thread reads the current log and writes the future log, which nothing else uses. On
+the loop's thread, in one step, the future log gets the last records and replaces the current.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ _PIECE_BYTES = 1 << 20
 # The pause after a copy that failed, or that could not be made.
 _RETRY_SECONDS = 10.0
 _CHECK_SECONDS = 0.5
-# The longest pause for the rate limit, which may change meanwhile, or the broker stop.
+# The longest pause for the rate limit, because it may change meanwhile, or the broker stop.
 _PAUSE_SECONDS_MAX = 1.0
-# How long the piece under way may take to be written when the broker stops.
+# The time that the running copy has to finish when the broker stops.
 _FINISH_SECONDS_MAX = 30.0
 
 
 class LogDirMoves:
-    """Copies all moving replicas in turn, a piece at a time; a move that fails is tried again."""
+    """Copies all moving replicas in turn, a piece at a time; a failed move is tried again later."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -69,14 +69,16 @@ class LogDirMoves:
                     await self._node.move_requested.wait()
 
     async def _copy_next(self, name: TopicPartition) -> bool:
-        """Copy the next piece of a replica, and end the move after the last; whether it could."""
+        """Copy the next piece of a replica, and end the move after the last; returns whether it
+        could.
+        """
         now = asyncio.get_running_loop().time()
         if self._retry_at.get(name, 0.0) > now:
             return False
         try:
             partition = self._node.replicas.replica_of(*name)
         except KafkaError:
-            return False  # The metadata with this replica has not come yet, or its log is offline.
+            return False  # This replica is not in the applied metadata yet, or offline.
         future = self._moves.futures.get(name)
         if future is None or future.log.offline is not None or partition.log.offline is not None:
             return False  # Cancelled; or a disk failed, until a restart.
@@ -105,16 +107,17 @@ class LogDirMoves:
         except KafkaError:
             if (truncations, start_offset) == (log.truncations, log.log_start_offset):
                 raise
-            return  # The records being read were removed; the next piece begins elsewhere.
+            return  # The records being read were deleted; the next piece begins elsewhere.
         has_all = future.log.log_end_offset >= end_offset
         if has_all and self._is_current(partition, future, log):
             size += await self._end(partition, future)
         await self._pace(size)
 
     async def _end(self, partition: Partition, future: FutureLog) -> int:
-        """Copy the last piece, and put the future log in the place of the current log.
+        """Copy the last piece, and replace the current log by the future log.
 
-        Returns the bytes copied. If more than a piece came meanwhile, the current log stays.
+        Returns the bytes copied. If more than a piece was appended meanwhile, the current log
+        stays.
         """
         name, node = partition.name, self._node
         log = partition.log
@@ -125,7 +128,7 @@ class LogDirMoves:
                 return 0
         if future.divergence(log) is not None:
             return 0
-        # Nothing is awaited from here on. Records since the last piece are in the page cache.
+        # No await from here on. Records since the last piece are in the page cache.
         size = future.copy(log, _PIECE_BYTES, node.clock.now_ms())
         if future.log.log_end_offset != log.log_end_offset:
             return size
@@ -134,7 +137,7 @@ class LogDirMoves:
         return size
 
     async def _make_durable(self, name: TopicPartition) -> None:
-        """Make a moved log durable in its new place, after which the old log may be deleted."""
+        """Flush a moved log in its new directory, after which the old log may be deleted."""
         now = asyncio.get_running_loop().time()
         if self._retry_at.get(name, 0.0) > now:
             return
@@ -147,7 +150,7 @@ class LogDirMoves:
             logger.error("%s: its old log stays for now: %s", name, error)
 
     def _is_current(self, partition: Partition, future: FutureLog, log: Log) -> bool:
-        """Whether the move goes on: it was not cancelled, and its replica not deleted meanwhile."""
+        """Whether the move continues: it was not cancelled, nor its replica deleted meanwhile."""
         return self._moves.futures.get(partition.name) is future and partition.log is log
 
     @property
@@ -155,7 +158,7 @@ class LogDirMoves:
         return self._node.config.replica_alter_log_dirs_io_max_bytes_per_second
 
     async def _pace(self, size: int) -> None:
-        """Keep to `replica.alter.log.dirs.io.max.bytes.per.second`."""
+        """Limit the rate to `replica.alter.log.dirs.io.max.bytes.per.second`."""
         loop = asyncio.get_running_loop()
         self._throttle.record(size, loop.time())
         while not self._stopping.is_set():

@@ -23,7 +23,7 @@ _LEVELS = {
 
 
 def log_levels() -> dict[str, str]:
-    """Every logger with the level in effect for it, its own or an inherited level."""
+    """Every logger with its effective level, set or inherited."""
     names = [ROOT, *sorted(logging.Logger.manager.loggerDict)]
     return {name: _level_name(_logger(name).getEffectiveLevel()) for name in names}
 
@@ -58,7 +58,7 @@ def check_changes(changes: Iterable[AlterableConfig]) -> None:
 
 
 def make_changes(changes: Iterable[AlterableConfig]) -> None:
-    """Set levels, or delete them so that inherited levels hold; all were checked before."""
+    """Set levels, or delete them so that loggers inherit; all changes were checked before."""
     for change in changes:
         level = logging.NOTSET
         if change.config_operation == ConfigOperation.SET:
@@ -72,7 +72,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _level_name(level: int) -> str:
-    """Kafka's name of the level that lets the same messages pass."""
+    """Kafka's name of the level with the same threshold."""
     for name, least in _LEVELS.items():
         if level <= least:
             return name

@@ -1,4 +1,4 @@
-"""The cluster's metadata on this node: the image that the committed metadata log replays to.
+"""The cluster's metadata on this node: the image from replaying the committed metadata log.
 
 On the active controller commands run one after another against the newest image, which includes
 uncommitted changes. The records of several commands form one batch; commands that come during a
@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 Response = TypeVar("Response")
 Command = Callable[[Image, int], CommandResult[Any]]
 
-# The bytes that are replayed in one turn of the loop, and the records after which a batch is full.
+# The bytes that are replayed before the loop runs other tasks, and the records after which a batch
+# is full.
 _READ_BYTES = 128 * 1024
 _BATCH_RECORDS = 1000
 _QUEUE_MAX = 20_000
@@ -49,7 +50,7 @@ Answers: TypeAlias = list[tuple[asyncio.Future[Any], object]]
 class _AppendedCommands(NamedTuple):
     """Commands that are in the log at [start_offset, end_offset), and the image after them.
 
-    `writes` are the answers of these commands, sent when the batch is committed and applied;
+    `writes` are the responses of these commands, sent when the batch is committed and applied;
     `reads` are those of commands without records that saw the image, sent when it is committed.
     """
 
@@ -64,7 +65,7 @@ class _AppendedCommands(NamedTuple):
 class MetadataStore:
     """The image, and on the active controller its changes. For the loop's thread only.
 
-    Invariant: `image` is what the log below `image_offset` replays to, and all of that is
+    Invariant: `image` is the result of replaying the log below `image_offset`, and all of that is
     committed. `_draft` is the image after everything in `_appended`, in order.
     """
 
@@ -99,7 +100,7 @@ class MetadataStore:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is active and nobody else can ever be: it is the only voter."""
+        """Whether this node is active and no other ever can be: it is the only voter."""
         return self.is_active and len(self._quorum.voters) == 1
 
     @property
@@ -114,12 +115,12 @@ class MetadataStore:
     def on_activation(self, callback: Callable[[bool], None]) -> None:
         """Call `callback(True)` when this node becomes the active controller, and False after it.
 
-        `is_active` is changed before that, so commands can be submitted.
+        `is_active` is changed before the call, so commands can be submitted.
         """
         self._activations.append(callback)
 
     async def ready(self) -> None:
-        """Return when the image has all that the first leader heard of had committed then."""
+        """Return when the image has all records committed at the first contact with a leader."""
         await self._ready.wait()
 
     async def image_at(self, end_offset: int, timeout_s: float) -> Image:
@@ -155,12 +156,12 @@ class MetadataStore:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._queue.append(_SubmittedCommand(command, answer))
         if self._writer is None:
-            # A task of its own: a caller that is cancelled must not stop a write half way.
+            # A separate task: a cancelled caller must not stop a write half way.
             self._writer = self._tasks.start(self._run_commands(), "commands")
         return await answer
 
     async def close(self) -> None:
-        """Wait a little for submitted commands to be committed, then follow the log no more."""
+        """Wait a little for submitted commands to be committed, then stop following the log."""
         waiting = [answer for _, answer in self._queue]
         waiting += [
             answer
@@ -233,7 +234,7 @@ class MetadataStore:
                 await self._quorum.wait_until_flushed()
         finally:
             self._writer = None
-            # A bug in a command must not leave anybody waiting for ever.
+            # A bug in a command must not leave callers waiting for ever.
             for answer in self._running:
                 _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
             self._running.clear()
@@ -268,7 +269,7 @@ class MetadataStore:
         )
         self._draft = image
         end_offset = start_offset + len(records)
-        # Before the append, which may commit at once and have it applied.
+        # Before the append, which may commit and be applied at once.
         self._appended.append(
             _AppendedCommands(start_offset, end_offset, len(batch), image, writes, reads)
         )
@@ -286,7 +287,7 @@ class MetadataStore:
 
     def _undo_append(self, error: KafkaError) -> None:
         logger.error("the metadata log cannot be written: %s", error)
-        if self._appended:  # Else leadership was lost, and the commands were answered.
+        if self._appended:  # Otherwise leadership was lost, and the commands were answered.
             undone = self._appended.pop()
             _fail_all((*undone.writes, *undone.reads), error)
         self._draft = self._appended[-1].image if self._appended else self.image
@@ -334,7 +335,7 @@ class MetadataStore:
             await self._publish(appended.image, appended.end_offset)
             _succeed_all(appended.writes)
         finally:
-            # A bug in a follower must not leave anybody waiting for ever.
+            # A bug in a follower must not leave callers waiting for ever.
             _fail_all(appended.writes, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     async def _publish(self, image: Image, end_offset: int) -> None:
@@ -357,7 +358,7 @@ class MetadataStore:
         try:
             await on_change(old, new)
         except HeadraceError:
-            # The part that failed says so to its callers; later changes are applied all the same.
+            # The failed part reports it to its callers; later changes are applied nevertheless.
             logger.exception("a change of the metadata could not be followed")
 
     async def _read(self, limit: int) -> Buffer | None:
@@ -370,7 +371,7 @@ class MetadataStore:
                 )
         except KafkaError:
             if self._quorum.log.start_offset > offset:
-                return None  # A snapshot took its place meanwhile.
+                return None  # A snapshot replaced it meanwhile.
             raise
         return found.records
 
@@ -382,7 +383,7 @@ class MetadataStore:
             image, end_offset = await self._workers.read(self._quorum.read_snapshot, _image_of)
         except StorageError:
             if newest != self._quorum.log.snapshots.newest:
-                return  # A newer snapshot took its place during the read.
+                return  # A newer snapshot replaced it during the read.
             raise
         logger.info("metadata from the snapshot at offset %d", end_offset)
         self._bytes_since_snapshot = 0

@@ -61,7 +61,7 @@ class RequestMetrics:
         )
 
     def handled(self, received_bytes: int, queue_s: float, handler_s: float, reply: Reply) -> None:
-        """Count a request that its handler has ended; `reply` is None if it is still to come."""
+        """Count a request at the end of its handler; `reply` is None if it comes later."""
         self.received.value += received_bytes
         # As `Histogram.observe` does it, without two calls for every request.
         queue, handler = self.queue, self.handler
@@ -79,7 +79,7 @@ class RequestMetrics:
             self.sent.value += sum(map(len, reply))
 
     def failed(self, error: Exception) -> None:
-        """Count a request that has no answer, and costs its client the connection."""
+        """Count a request without a response, which costs its client the connection."""
         if isinstance(error, KafkaError):
             self.refused(error.code)
         elif isinstance(error, ProtocolError):

@@ -48,7 +48,7 @@ UncommittedMarker: TypeAlias = tuple[TopicPartition, int, Marker]
 class Node:
     """The parts of one node. `config` is replaced when a dynamic setting changes.
 
-    `controller` decides things only while `store.is_active`, and is None without that role.
+    `controller` acts only while `store.is_active`, and is None without that role.
     """
 
     node_id: int
@@ -73,14 +73,14 @@ class Node:
     group_topics: GroupTopics
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
-    # Every API, by its key: for requests that come through no listener.
+    # All APIs by key: for requests that arrive without a listener.
     apis: "Mapping[int, ServedApi]"
     authorizer: Authorizer = ALLOW_ALL
     metrics: Registry = field(default_factory=Registry)
     producer_queue: ProducerQueue = field(default_factory=ProducerQueue)
     outgoing: FetchMemory = field(default_factory=FetchMemory)
     telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)
-    # Markers that leaders here have written, until they are committed or leadership ends.
+    # Markers written by leaders here, until they are committed or leadership ends.
     uncommitted_markers: "dict[UncommittedMarker, asyncio.Future[Any]]" = field(
         default_factory=dict
     )
@@ -90,5 +90,5 @@ class Node:
     closing: bool = False
     # The progress of scrubbing in each data directory, kept by `Scrubber`.
     scrub_progress: dict[DataDirectory, ScrubProgress] = field(default_factory=dict)
-    # Set when a replica is to move to another data directory; wakes `LogDirMoves`.
+    # Set when a replica should move to another data directory; wakes `LogDirMoves`.
     move_requested: asyncio.Event = field(default_factory=asyncio.Event)

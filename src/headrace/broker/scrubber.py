@@ -1,9 +1,9 @@
 """Reads the segments of a broker again, in the background, to find damage early.
 
-Rule: bytes are read in a worker thread, at `log.scrub.bytes.per.second`; the log is looked at on
-the loop's thread only. A damaged replica is given up only where another one is in sync. After a
-start the last segment of each log is read first, unless the start has scanned it, and then a whole
-pass: a start believes what was closed cleanly. Where a reader met damage is looked at soon.
+Rule: bytes are read in a worker thread, at `log.scrub.bytes.per.second`; the log is accessed on the
+loop's thread only. A damaged replica is given up only if another one is in sync. After a start the
+last segment of each log is read first, unless the start has scanned it, and then a whole pass: a
+start trusts logs that were closed cleanly. Damage met by a reader is checked soon.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 # The time after which a changed interval, or a replica back in sync, is noticed.
 _POLL_SECONDS = 10.0
-# How soon damage that a reader has met is looked at.
+# The delay before damage that a reader has met is checked.
 _SUSPICION_SECONDS = 1.0
-# How often the progress is written down while segments are read.
+# The interval of writing the progress while segments are read.
 _CHECKPOINT_SECONDS = 60.0
-# How long the piece under way may take to be read when the broker stops.
+# The time that the running read has to finish when the broker stops.
 _FINISH_SECONDS_MAX = 30.0
 
 
@@ -163,7 +163,7 @@ class Scrubber:
             await self._pause(_SUSPICION_SECONDS)
 
     async def check_suspect(self, partition: Partition) -> None:
-        """Look for damage that a reader has met: where it read, then in the rest of the log."""
+        """Check a log in which a reader met damage: first the place, then the rest of the log."""
         log, offset = partition.log, partition.log.suspected_offset
         log.clear_suspicion()
         if offset is None or log.closed or log.offline is not None:
@@ -177,11 +177,11 @@ class Scrubber:
     async def _look_at(
         self, directory: DataDirectory, partition: Partition, segment: Segment
     ) -> bool:
-        """Check a segment that is not the next of the pass; whether it is damaged."""
+        """Check a segment out of the order of the pass; returns whether it is damaged."""
         key = SegmentKey(partition.name, segment.base_offset)
         is_reported = any(damage.key == key for damage in self._reported)
         if is_reported and not self._can_be_fetched(partition):
-            return True  # Nothing has changed since.
+            return True  # Unchanged since.
         damage = await self._check(partition, segment)
         if damage is None or self._stopping.is_set():
             return False
@@ -192,7 +192,7 @@ class Scrubber:
         return True
 
     def _mark(self, directory: DataDirectory, partition: Partition) -> None:
-        """Have the log refuse what is known to be damaged, and nothing else."""
+        """Make the log refuse the known damaged offsets, and no others."""
         known = [
             damage
             for damage in self._load_progress(directory).damage
@@ -246,7 +246,7 @@ class Scrubber:
         if segment not in log.segments:
             return None
         damage = None
-        for _ in range(2):  # Twice, as it may be a slip of the memory that it was read into.
+        for _ in range(2):  # Twice, because the memory it was read into may have failed.
             behind = log.segments[log.segments.index(segment) + 1 :]
             end_offset = behind[0].base_offset if behind else log.log_end_offset
             pieces = check_segment(segment, end_offset, log.epochs.entries)
@@ -265,7 +265,7 @@ class Scrubber:
         return damage
 
     def _is_held(self, partition: Partition) -> bool:
-        """Whether the replica is still held, and was not deleted meanwhile."""
+        """Whether this broker still has the replica."""
         try:
             return self._node.replicas.replica_of(*partition.name) is partition
         except KafkaError:

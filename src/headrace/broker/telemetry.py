@@ -1,7 +1,7 @@
 """Client telemetry (KIP-714): subscriptions to metrics of clients, and the metrics they push.
 
 A subscription is a config resource of type CLIENT_METRICS: metric name prefixes, an interval, and
-patterns that a client must match. A client asks for its subscription, gets the names of metrics and
+patterns that a client must match. A client requests its subscription, gets the names of metrics and
 an id, and pushes those metrics under the id once per interval. Accepted metrics go to a receiver.
 """
 
@@ -37,7 +37,7 @@ ACCEPTED_COMPRESSION = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Com
 
 
 class ClientAttributes(NamedTuple):
-    """The attributes of a client that patterns of subscriptions are matched with."""
+    """The attributes of a client, to be matched with patterns of subscriptions."""
 
     client_id: str | None
     client_software_name: str
@@ -66,7 +66,7 @@ class TelemetrySubscription(NamedTuple):
 
 
 def parse_subscription(settings: Mapping[str, str]) -> TelemetrySubscription:
-    """The subscription of a CLIENT_METRICS resource; ValueError says what is wrong."""
+    """The subscription of a CLIENT_METRICS resource; ValueError names the wrong setting."""
     interval_ms = int(settings.get("interval.ms", _INTERVAL_MS_DEFAULT))
     if not _INTERVAL_MS_MIN <= interval_ms <= _INTERVAL_MS_MAX:
         raise ValueError(
@@ -91,7 +91,7 @@ def _items(text: str) -> list[str]:
 
 
 class TelemetryPush(NamedTuple):
-    """Metrics of a client, as OTLP `MetricsData` in protobuf, compressed as `compression` says."""
+    """Metrics of a client, as OTLP `MetricsData` in protobuf, compressed with `compression`."""
 
     instance_id: bytes
     client: ClientAttributes
@@ -102,7 +102,7 @@ class TelemetryPush(NamedTuple):
 
 
 class TelemetryReceiver(Protocol):
-    """Takes the metrics that clients push: the exporter of the broker's own metrics."""
+    """Receives the metrics that clients push: the exporter of the broker's own metrics."""
 
     def receive(self, push: TelemetryPush) -> None:
         """Take a push. ValueError if it cannot be decoded; the client gets INVALID_RECORD."""
@@ -139,7 +139,7 @@ class TelemetryConnection(Protocol):
 
 @dataclass(slots=True)
 class _ClientInstance:
-    """A client instance that asked or pushed under one version of the subscriptions."""
+    """A client instance that subscribed or pushed under one version of the subscriptions."""
 
     subscription_id: int
     metrics: frozenset[str]
@@ -154,11 +154,11 @@ class _ClientInstance:
 
     @property
     def is_disconnected(self) -> bool:
-        """Whether the client's connection ended: when it comes back it begins anew, as in Kafka."""
+        """Whether the client's connection ended: when it reconnects it begins anew, as in Kafka."""
         return self.connection is not None and self.connection.closed
 
     def accept_get(self, now_ms: int) -> bool:
-        """Note a request for the subscription; False if it comes before the interval is over."""
+        """Note a request for the subscription; False if it comes before the end of the interval."""
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return False
         self.last_get_ms = now_ms
@@ -183,7 +183,7 @@ class ClientSubscription(NamedTuple):
 
 
 class TelemetryRequest(NamedTuple):
-    """A client's request: which client, on which connection, and when."""
+    """A client's request: the client, its connection, and the time."""
 
     client: ClientAttributes
     connection: TelemetryConnection | None
@@ -235,7 +235,7 @@ class ClientTelemetry:
     def push(
         self, subscription_id: int, push: TelemetryPush, asking: TelemetryRequest, bytes_max: int
     ) -> None:
-        """Take a push and hand it to the receiver; KafkaError if it is refused."""
+        """Pass a push to the receiver; KafkaError if it is refused."""
         if push.instance_id in _RESERVED_IDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         instance = self._instance(push.instance_id, asking)

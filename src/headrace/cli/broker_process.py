@@ -19,11 +19,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Serve until SIGTERM, which is also what the death of the supervisor brings."""
+    """Serve until SIGTERM, which the kernel also sends when the supervisor dies."""
     supervisor = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != supervisor:
-        return 1  # It died before we could ask to be told.
+        return 1  # The supervisor died before the signal was requested.
     try:
         return serve(json.loads(sys.argv[1]), verbose=VERBOSE in sys.argv[2:])
     except HeadraceError as error:

@@ -1,4 +1,4 @@
-"""`headrace brokers`: which there are, and how to let one go."""
+"""`headrace brokers`: list, describe, drain and remove brokers, elect leaders."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,15 +48,15 @@ class BrokerNotReady(HeadraceError):
 
 @click.group(short_help="Watch, drain and remove brokers; elect leaders.")
 def brokers() -> None:
-    """List and describe brokers, take all replicas off some, remove them, and elect leaders."""
+    """List and describe brokers, drain and remove them, and elect leaders."""
 
 
 @brokers.command("list", epilog=examples("headrace brokers list", "headrace brokers list --json"))
 @client_options
 def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
-    """List brokers and what they hold, those that are down included."""
+    """List brokers and their replicas and sizes, including brokers that are down."""
     with open_admin(bootstrap, timeout_s) as admin:
-        # Nothing here needs a controller: this must work when there is none.
+        # No request here needs a controller: this must work when there is none.
         cluster = admin.describe_cluster(include_fenced=True)
         known = {broker.node_id: broker for broker in cluster.brokers}
         situation = ReplicaPlacement(known, admin.list_topics(internal=True), {})
@@ -101,10 +101,10 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
 @click.argument("ids", metavar="[BROKER]...", nargs=-1, type=click.IntRange(min=0))
 @client_options
 def describe(ids: tuple[int, ...], bootstrap: str, timeout_s: float, as_json: bool) -> int:
-    """Show the data directories of brokers, and how far they are with scrubbing them.
+    """Show the data directories of brokers, and the progress of scrubbing them.
 
-    Without a broker all are shown that are up. Each reads its segments again by itself to
-    find damage early, see `log.scrub.interval.ms`.
+    By default all brokers are shown that are up. Each reads its segments again by itself to find
+    damage early, see `log.scrub.interval.ms`.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         answers = outcomes_of(lambda: admin.describe_health(ids or None))
@@ -197,12 +197,12 @@ def _print_directories(documents: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _scrub_text(scrub: Mapping[str, Any]) -> str:
-    """The text about the progress of a directory's pass, or the end of the last one."""
+    """The text about the progress of a directory's pass, or the end of the last pass."""
     if scrub["started_ms"] is None:
         return "not yet"
     if scrub["finished_ms"] is not None:
         return f"all until {timestamp_text(scrub['finished_ms'])}"
-    # Retention may have taken some of what was read.
+    # Retention may have deleted some segments that were read.
     share = min(scrub["bytes"] / max(scrub["bytes_of"], 1), 1)
     return f"{share:.0%} since {timestamp_text(scrub['started_ms'])}"
 
@@ -252,10 +252,10 @@ def drain(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Move everything off BROKERs, to the others, and wait until that is done.
+    """Move all replicas off BROKERs, to the others, and wait until that is done.
 
-    Nothing else moves. A broker may be down: its replicas are copied from the others that are in
-    sync. Afterwards it can be stopped for good, and forgotten with `headrace brokers remove`.
+    No other replica moves. A broker may be down: its replicas are copied from the others that are
+    in sync. Afterwards it can be stopped for good, and removed with `headrace brokers remove`.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         situation = look(admin)
@@ -295,9 +295,9 @@ def drain(
 
 
 def _left(situation: ReplicaPlacement, ids: Sequence[int]) -> list[int]:
-    """The brokers that are to take what others give."""
+    """The remaining brokers, which take the replicas."""
     for broker_id in ids:
-        # A broker that was removed too early may be named in replicas all the same.
+        # A broker that was removed too early may still be named in replicas.
         if broker_id not in situation.brokers and not _held(situation, [broker_id]):
             known = _list(list(situation.brokers))
             raise BrokerNotReady(f"there is no broker {broker_id}; the cluster has {known}")
@@ -337,9 +337,9 @@ def _list(ids: Sequence[int]) -> str:
 @click.option("--yes", is_flag=True, help="Do not ask before removing.")
 @client_options
 def remove(broker_id: int, yes: bool, bootstrap: str, timeout_s: float, as_json: bool) -> None:
-    """Let the cluster forget BROKER, which was drained and stopped for good.
+    """Remove BROKER from the cluster's metadata, after it was drained and stopped for good.
 
-    Should it start again, it registers anew.
+    If it starts again, it registers again.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         situation = look(admin)
@@ -391,7 +391,7 @@ def elect(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Make the preferred replicas leaders again: the first ones of each partition."""
+    """Elect the preferred replica, the first in the list, as leader of each partition."""
     if unclean and not chosen:
         raise click.UsageError("--unclean needs --topic: say which records may be lost.")
     if unclean and not yes:

@@ -1,6 +1,6 @@
-"""Clients of a cluster, from the options every such command has.
+"""Clients of a cluster, made from the options common to all commands.
 
-Rule: who waits at a terminal is told at once that nobody is there.
+Rule: a user at a terminal is told at once if no broker is reachable.
 """
 
 import logging
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from headrace.client.producer.producer import Producer
 
 CLIENT_ID = "headrace-cli"
-# A fortnight. Clients take no more than twice that, lingering included.
+# A fortnight. Clients accept no more than twice that, lingering included.
 TIMEOUT_MS_MAX = 14 * 86_400_000
-# Brokers that are away, or no controller, are nothing to wait for when a cluster is looked at.
+# The timeout of looking at a cluster, which must not wait for absent brokers or controllers.
 SOON_S = 3.0
-# Few enough that the first of them are printed soon.
+# Small enough that the first records are printed soon.
 POLL_RECORDS_MAX = 5000
 
 IsolationLevelName: TypeAlias = Literal["read_uncommitted", "read_committed"]
@@ -35,9 +35,9 @@ Result = TypeVar("Result")
 
 
 def open_admin(bootstrap: str, timeout_s: float) -> Admin:
-    """An admin client of the cluster `--bootstrap-server` names.
+    """An admin client of the cluster that `--bootstrap-server` names.
 
-    It connects when first asked something.
+    It connects at its first request.
     """
     cluster = ClusterClient(
         _addresses(bootstrap),
@@ -52,16 +52,16 @@ def open_admin(bootstrap: str, timeout_s: float) -> Admin:
 def open_producer(
     bootstrap: str, timeout_s: float, linger_ms: int, config: "ProducerConfig"
 ) -> "Iterator[Producer]":
-    """A producer that delivers each record within the timeout, or tells of it.
+    """A producer that delivers each record within the timeout, or reports it.
 
-    Leaving by an exception gives up what is not delivered by then.
+    Leaving by an exception gives up all records that are undelivered by then.
     """
-    # Not everybody who asks about topics writes to them, and this takes long to import.
+    # Imported here because it takes long, and commands that only read do not need it.
     from headrace.client.producer.producer import Producer  # noqa: PLC0415
 
     _log_nothing()
     with open_admin(bootstrap, timeout_s) as admin:
-        # A producer waits for brokers that are away; a command only for those it has met.
+        # A producer waits for absent brokers; a command only for brokers it has reached before.
         admin.describe_cluster()
     timeout_ms = timeout_ms_of(timeout_s)
     whole: ProducerConfig = {
@@ -71,7 +71,7 @@ def open_producer(
         "linger_ms": linger_ms,
         "request_timeout_ms": timeout_ms,
         "delivery_timeout_ms": timeout_ms + linger_ms,
-        # There is room again when what is in the buffer is written or given up.
+        # There is room again when the buffered records are written or given up.
         "max_block_ms": 2 * timeout_ms,
     }
     producer = Producer(**whole)
@@ -87,7 +87,7 @@ def open_producer(
 def open_consumer(
     bootstrap: str, timeout_s: float, isolation: IsolationLevelName = "read_uncommitted"
 ) -> "Consumer":
-    """A consumer that reads alone, from the offsets it is sent to."""
+    """A consumer without a group, which reads from given offsets."""
     from headrace.client.consumer.consumer import Consumer  # noqa: PLC0415
 
     _log_nothing()
@@ -102,24 +102,24 @@ def open_consumer(
 
 
 def _log_nothing() -> None:
-    """Keep the clients' warnings off the terminal: what matters, a command says itself."""
+    """Keep the clients' warnings off the terminal: commands report what matters themselves."""
     logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 
 def timeout_ms_of(timeout_s: float) -> int:
-    """`--timeout` as clients take it."""
+    """`--timeout` in milliseconds, within the bounds of clients."""
     return max(min(int(timeout_s * 1000), TIMEOUT_MS_MAX), 1)
 
 
 def now_ms() -> int:
-    """The time that ages in options are counted back from."""
+    """The present time, from which ages in options are subtracted."""
     return SystemClock().now_ms()
 
 
 def controller_of(admin: Admin) -> int | None:
-    """The active controller, unless nobody can tell soon.
+    """The active controller, or None if no controller answers soon.
 
-    Metadata does not: it names any broker that passes commands on.
+    Metadata cannot tell: it names any broker that forwards commands.
     """
     try:
         return admin.describe_quorum().leader_id
@@ -128,7 +128,7 @@ def controller_of(admin: Admin) -> int | None:
 
 
 def outcomes_of(call: Callable[[], dict[Item, Result]]) -> dict[Item, Result | KafkaError]:
-    """The result of each of several items, errors included."""
+    """The results of a call about several items, errors included."""
     try:
         return {**call()}
     except SomeFailed as failed:
@@ -136,7 +136,7 @@ def outcomes_of(call: Callable[[], dict[Item, Result]]) -> dict[Item, Result | K
 
 
 def errors_of(call: Callable[[], object]) -> dict[Any, KafkaError]:
-    """The things a command failed for; none if it was done for all."""
+    """The errors of a command about several items; empty if all succeeded."""
     try:
         call()
     except SomeFailed as failed:

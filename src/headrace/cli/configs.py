@@ -27,7 +27,7 @@ class _CommandOptions(TypedDict):
 
 
 class _OwnerOptions(_CommandOptions, ConfigOwner):
-    """Options of a command about the settings of one owner."""
+    """Options of a command about the settings of one resource."""
 
 
 @click.group(short_help="Show and change settings.")
@@ -58,7 +58,7 @@ def _resource_options(command: Command) -> Command:
 
 
 def _resource(options: _OwnerOptions) -> tuple[ConfigResource, ConfigOwner]:
-    """The resource that the options name, in both forms."""
+    """The resource that the options name, as a value and as keyword arguments."""
     owner: ConfigOwner = {
         "topic": options.get("topic"),
         "broker": options.get("broker"),
@@ -83,10 +83,10 @@ def _resource(options: _OwnerOptions) -> tuple[ConfigResource, ConfigOwner]:
 @click.option("--all", "show_all", is_flag=True, help="Show settings at their defaults too.")
 @client_options
 def describe(show_all: bool, **options: Unpack[_OwnerOptions]) -> None:
-    """Show settings and where their values come from.
+    """Show settings and the sources of their values.
 
     CHANGEABLE says whether a setting can change while the broker runs; a setting with "no effect"
-    is one of Kafka's that headrace accepts and makes no use of.
+    is a setting of Kafka that headrace accepts and ignores.
     """
     resource, owner = _resource(options)
     with open_admin(options["bootstrap"], options["timeout_s"]) as admin:
@@ -165,7 +165,7 @@ def alter(
     deletions: tuple[str, ...],
     **options: Unpack[_OwnerOptions],
 ) -> None:
-    """Change settings while the broker runs. The others stay as they are."""
+    """Change settings while the broker runs. Other settings stay as they are."""
     resource, owner = _resource(options)
     wanted = unique(settings, "--set")
     removed = list(dict.fromkeys(deletions))
@@ -202,7 +202,9 @@ def alter(
 )
 @client_options
 def list_(kinds: tuple[str, ...], **options: Unpack[_CommandOptions]) -> None:
-    """List all that can have settings. Groups and client metrics are listed once they have some."""
+    """List resources that can have settings. Groups and client metrics are listed once they have
+    some.
+    """
     wanted = [kind.replace("-", "_") for kind in kinds]
     with open_admin(options["bootstrap"], options["timeout_s"]) as admin:
         found = admin.list_config_resources(wanted)

@@ -59,7 +59,7 @@ class PartitionReader:
         self._admin = admin
         self._timeout_s = timeout_s
         self._on_skip = on_skip
-        # Where to stop in each partition that is not read to its end yet.
+        # The end offset of each partition that is not finished.
         self._until = {
             tp: _FOR_EVER if until is None else until[tp]
             for tp, offset in start.items()
@@ -72,11 +72,11 @@ class PartitionReader:
 
     @property
     def unfinished(self) -> list[TopicPartition]:
-        """The partitions that are not at their end, or have none."""
+        """The partitions that are not read to their end, or have no end."""
         return list(self._until)
 
     def poll(self) -> list[ConsumerRecord]:
-        """The next records there are; none if there were none for a moment."""
+        """The next records; none if none arrived for a moment."""
         try:
             records = self._consumer.poll(timeout_ms=POLL_MS)
         except NoOffset:
@@ -90,11 +90,11 @@ class PartitionReader:
         return self._take(records)
 
     def _take(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
-        """The records before the ends."""
+        """The records before the end offsets."""
         taken: list[ConsumerRecord] = []
         topic, partition, end = "", -1, 0
         for record in records:
-            # A poll brings the records of one partition after those of another.
+            # A poll returns the records of one partition after those of another.
             if record.partition != partition or record.topic != topic:
                 topic, partition = record.topic, record.partition
                 end = self._until.get(TopicPartition(topic, partition), 0)
@@ -109,7 +109,7 @@ class PartitionReader:
             self._consumer.pause(tp)
 
     def _notice_ends(self) -> None:
-        """See whether the last offsets of a partition have no records, as transactions leave."""
+        """Finish partitions whose last offsets have no records, as after transactions."""
         for tp, end in list(self._until.items()):
             if end != _FOR_EVER and self._consumer.position(tp) >= end:
                 self._finish(tp)
@@ -121,7 +121,7 @@ class PartitionReader:
             self._heard = time.monotonic()
 
     def _skip_deleted(self) -> None:
-        """Go on at the start of the log where retention has overtaken us."""
+        """Seek to the start of the log if retention has deleted the next records."""
         positions = {tp: self._consumer.position(tp) for tp in self._until}
         earliest = self._admin.offsets(dict.fromkeys(positions, EARLIEST))
         latest = self._admin.offsets(dict.fromkeys(positions, LATEST))
@@ -210,8 +210,8 @@ def consume(
 ) -> None:
     """Read records of TOPICs and print them.
 
-    Records of one partition come in the order of their offsets. Ctrl-C ends reading and is no
-    failure.
+    Records of one partition are printed in the order of their offsets. Ctrl-C ends reading and is
+    not a failure.
     """
     if from_beginning and start_text != "beginning":
         raise click.UsageError(f"--from-beginning and --from {start_text} say different things.")
@@ -284,7 +284,7 @@ def _print_records(
     for records in polls:
         wanted = records if left is None else records[:left]
         output.writelines(map(form, wanted))
-        # Whoever follows a log wants to see a record when it comes.
+        # A user who follows a log wants to see a record as soon as it arrives.
         output.flush()
         if left is not None:
             left -= len(wanted)

@@ -1,6 +1,6 @@
-"""`headrace doctor`: what is wrong with a cluster, and what to do about it.
+"""`headrace doctor`: finds problems of a cluster, with advice.
 
-Rule: everything is asked over the wire, with little patience; what does not answer is a finding.
+Rule: all facts come over the wire, with short timeouts; a broker that does not answer is a finding.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ _METADATA_LOG = "__cluster_metadata-0."
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding: the check, its subject, the problem, and what to do."""
+    """A finding: the check, its subject, the problem, and the advice."""
 
     check: str
     subject: str
@@ -40,14 +40,14 @@ class Finding:
 )
 @client_options
 def doctor(bootstrap: str, timeout_s: float, as_json: bool) -> int:
-    """Check a cluster, and tell what is wrong and what to do about it.
+    """Check a cluster, and print each problem with advice.
 
     Brokers that are down or do not answer, partitions without a leader or without enough replicas
     in sync, replicas that are stopped, damaged, lost or offline, data directories that are full or
-    do not work, and logs that were set aside. The exit status is 1 if there is any of that.
+    do not work, and logs that were set aside. The exit status is 1 if there is any of these.
     """
     with open_admin(bootstrap, timeout_s) as admin:
-        # Nothing here needs a controller: this must work when there is none.
+        # No request here needs a controller: this must work when there is none.
         brokers = admin.describe_cluster(include_fenced=True).brokers
         topics = admin.list_topics(internal=True)
     situation = ReplicaPlacement({broker.node_id: broker for broker in brokers}, topics, {})
@@ -80,7 +80,7 @@ def _check_controller(admin: Admin) -> Iterator[Finding]:
 
 
 def _moving(admin: Admin) -> dict[TopicPartition, Reassignment]:
-    """The partitions that move, whose new replicas are not expected to be in sync."""
+    """The reassignments under way, whose new replicas are not expected to be in sync."""
     try:
         return admin.list_partition_reassignments()
     except (KafkaError, TimedOut):
@@ -155,7 +155,7 @@ def _names(names: list[str], noun: str) -> str:
 
 
 def _check_partitions(admin: Admin, situation: ReplicaPlacement) -> Iterator[Finding]:
-    """Partitions that lack a leader or replicas, those with the same lack together."""
+    """Partitions that lack a leader or replicas, grouped by what they lack."""
     found: dict[tuple[str, str, str], list[TopicPartition]] = {}
     for name, topic in situation.topics.items():
         lacking: dict[TopicPartition, list[int]] = {}
@@ -199,7 +199,7 @@ def _least_in_sync(admin: Admin, topic: str) -> int:
     try:
         entry = admin.describe_configs(topic=topic).get(MIN_IN_SYNC)
     except (KafkaError, TimedOut):
-        return 1  # It was deleted meanwhile, or nobody answers.
+        return 1  # The topic was deleted meanwhile, or no broker answers.
     return 1 if entry is None else int(entry.value or 1)
 
 

@@ -1,4 +1,4 @@
-"""Messages about errors: what is wrong, and what to do next."""
+"""Error messages: the problem, then advice."""
 
 from collections.abc import Iterable
 
@@ -44,7 +44,7 @@ _NEXT_STEPS = {
 
 
 def explain(error: HeadraceError) -> str:
-    """One line: what is wrong; what to do next."""
+    """An error as one line: the problem; the advice."""
     if not isinstance(error, KafkaError):
         return one_line(str(error))
     what = one_line(error.what or code_words(error.code))
@@ -53,7 +53,7 @@ def explain(error: HeadraceError) -> str:
 
 
 def report(failures: Iterable[KafkaError]) -> int:
-    """Print one line for each failure; the exit status."""
+    """Print one line for each failure; returns the exit status."""
     status = 0
     for error in failures:
         click.echo(f"headrace: {explain(error)}", err=True)

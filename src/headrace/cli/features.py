@@ -1,4 +1,4 @@
-"""`headrace features`: what of a cluster is switched on."""
+"""`headrace features`: show and change the feature levels of a cluster."""
 
 import click
 
@@ -29,7 +29,7 @@ METADATA_VERSION_NAMES: dict[int, str] = {
 
 @click.group(short_help="Show and change feature levels.")
 def features() -> None:
-    """Show and change the levels of what the cluster has switched on."""
+    """Show and change the feature levels of the cluster."""
 
 
 @features.command(
@@ -37,7 +37,7 @@ def features() -> None:
 )
 @client_options
 def describe(bootstrap: str, timeout_s: float, as_json: bool) -> None:
-    """Show every feature, the levels that there are, and the level that the cluster has."""
+    """Show every feature, its supported levels, and the level of the cluster."""
     with open_admin(bootstrap, timeout_s) as admin:
         found = admin.describe_features()
     if as_json:
@@ -66,7 +66,7 @@ def _text(feature: str, level: int) -> str:
 
 
 def _levels(given: tuple[str, ...]) -> dict[str, int]:
-    """The levels of `NAME=LEVEL` arguments; `metadata.version` may have a name of Kafka's."""
+    """The levels of `NAME=LEVEL` arguments; `metadata.version` also by Kafka's name of a level."""
     named = {name: level for level, name in METADATA_VERSION_NAMES.items()}
     levels = {}
     for name, text in unique(
@@ -108,7 +108,8 @@ def upgrade(
 ) -> None:
     """Raise features to levels that every broker supports; all of them or none.
 
-    Do it when every broker of the cluster runs the new version: older ones cannot come back then.
+    Do it when every broker of the cluster runs the new version: older versions cannot rejoin
+    afterwards.
     """
     wanted = _levels(levels)
     with open_admin(bootstrap, timeout_s) as admin:

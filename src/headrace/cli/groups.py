@@ -37,7 +37,7 @@ _NO_GROUPS = "No groups; one comes to be when a consumer joins it or commits."
 
 
 class NothingCommitted(HeadraceError):
-    """A group has no offset where one was to be deleted."""
+    """A group has no committed offset to delete in a partition."""
 
 
 @click.group(short_help="Watch and reset consumer groups.")
@@ -81,7 +81,7 @@ def list_groups(
         listed = admin.list_groups(states, types)
         described = outcomes_of(lambda: admin.describe_groups(listed))
     documents = [_summary(one, described[name]) for name, one in listed.items()]
-    # A group may have moved on since it was listed, and old brokers list without regard to states.
+    # A group may have changed since it was listed, and old brokers ignore the filter of states.
     documents = [document for document in documents if not states or document["state"] in states]
     if as_json:
         print_json({"groups": documents})
@@ -96,7 +96,7 @@ def list_groups(
 
 
 def _summary(listed: GroupListing, described: GroupDescription | KafkaError) -> dict[str, Any]:
-    """A line of the list. A group of a type that cannot be described has no known members."""
+    """A line of the list. Members are unknown if the group's type cannot be described."""
     known = described if isinstance(described, GroupDescription) else None
     return {
         "name": listed.name,
@@ -130,8 +130,7 @@ def describe(
 ) -> int:
     """Show state, committed offsets, lag and members of GROUPs.
 
-    Without a name every group is shown. JSON has the offsets and the members, whichever are asked
-    for.
+    Without a name every group is shown. JSON always has both offsets and members.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         wanted = names or tuple(admin.list_groups())
@@ -253,7 +252,7 @@ def _member_document(member: MemberDescription) -> dict[str, Any]:
 def delete(
     names: tuple[str, ...], yes: bool, bootstrap: str, timeout_s: float, as_json: bool
 ) -> int:
-    """Delete GROUPs without members, with all the offsets they have committed."""
+    """Delete GROUPs without members, with all their committed offsets."""
     wanted = list(dict.fromkeys(names))
     if not yes:
         confirm_deletion(f"{', '.join(wanted)} and all committed offsets")
@@ -282,7 +281,7 @@ def delete(
 def delete_offsets(
     name: str, chosen: tuple[ChosenPartitions, ...], bootstrap: str, timeout_s: float, as_json: bool
 ) -> int:
-    """Forget what GROUP has committed in topics that none of its members subscribes to."""
+    """Delete the committed offsets of GROUP in topics that none of its members subscribes to."""
     with open_admin(bootstrap, timeout_s) as admin:
         admin.describe_group(name)
         wanted = _committed_in(name, chosen, admin.group_offsets(name))
@@ -299,7 +298,7 @@ def delete_offsets(
 def _committed_in(
     group: str, chosen: Sequence[ChosenPartitions], committed: Collection[TopicPartition]
 ) -> list[TopicPartition]:
-    """The chosen partitions, each of which must have an offset."""
+    """The chosen partitions, each of which must have a committed offset."""
     found: set[TopicPartition] = set()
     for choice in chosen:
         wanted = [TopicPartition(choice.topic, number) for number in choice.numbers]

@@ -1,4 +1,4 @@
-"""Ctrl-C at moments that leave nothing half done."""
+"""Ctrl-C handling that leaves no operation half done."""
 
 import signal
 import threading
@@ -11,9 +11,9 @@ INTERRUPTED = 130
 
 
 class Interrupts:
-    """Between entry and exit Ctrl-C is only noted, except where `allowed` says it may strike.
+    """Between entry and exit Ctrl-C is only recorded, except inside `allowed`.
 
-    A second Ctrl-C always strikes: the user insists.
+    A second Ctrl-C always interrupts: the user insists.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Interrupts:
         self._previous: object = None
 
     def __enter__(self) -> Self:
-        # Python delivers signals to the main thread and lets no other one set handlers.
+        # Python delivers signals to the main thread, and only that may set handlers.
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGINT, self._on_signal)
         return self
@@ -39,7 +39,9 @@ class Interrupts:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """A block that waits and may be interrupted; one that was asked for before strikes now."""
+        """A waiting block that Ctrl-C may interrupt; a Ctrl-C recorded before interrupts at its
+        start.
+        """
         if self.requested:
             raise KeyboardInterrupt
         self._allowed = True

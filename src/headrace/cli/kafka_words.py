@@ -1,7 +1,7 @@
-"""Options of Kafka's own commands, and what to type here instead.
+"""Options of Kafka's own commands, and their replacements here.
 
-People bring them from kafka-console-consumer and its kin. Those that mean the same here are options
-of the command itself; for the others an error says what to do.
+Users know them from kafka-console-consumer and its kin. Options with the same meaning here are
+options of the command itself; for the others an error has advice.
 """
 
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
         " PLAN",
     },
 }
-# Options of the subcommands of a group mean the same as before it: `topics create --topic`.
+# For subcommands of a group too: `topics create --topic`.
 _TOPIC_OF = "name the topic without an option: headrace topics {command} TOPIC"
 _GROUP_OF = "name the group without an option: headrace groups {command} GROUP"
 _BY_PARENT = {
@@ -91,7 +91,7 @@ _BY_PARENT = {
 
 
 def advice(command_path: str, option: str) -> str | None:
-    """The option to use instead of an option of Kafka's command; None if it is none of them.
+    """The advice for an option of Kafka's command; None if it is not one.
 
     >>> advice("headrace consume", "--topic")
     'name the topic without an option: headrace consume TOPIC'

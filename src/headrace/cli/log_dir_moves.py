@@ -1,4 +1,4 @@
-"""Moves of replicas between the data directories of their brokers, as plans ask for them."""
+"""Moves of replicas between the data directories of a broker, for reassignment plans."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,18 @@ from headrace.client.admin.cluster import FutureReplica, LogDirectory
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
-# The directory in which each replica of a broker is to be, by broker.
+# The target directory of each replica of a broker, by broker.
 LogDirs = Mapping[int, Mapping[TopicPartition, str]]
 
 PAUSE_S = 0.2
 
 
 def begin_log_dir_moves(admin: Admin, log_dirs: LogDirs, timeout_s: float) -> list[KafkaError]:
-    """Have brokers move replicas to these directories; the errors of those that cannot.
+    """Move replicas to other directories of their brokers; returns the errors of those that cannot
+    move.
 
-    A replica that is only on its way to its broker is asked for until it is there: the broker makes
-    it in the right directory then.
+    The request is repeated for a replica that is still moving to its broker: the broker then
+    creates it in the right directory.
     """
     deadline = time.monotonic() + timeout_s
     errors: list[KafkaError] = []
@@ -49,7 +50,7 @@ def _alter(
 
 
 def log_dir_moves(admin: Admin, brokers: Sequence[int]) -> dict[int, dict[TopicPartition, str]]:
-    """Every move between directories that is under way on these brokers."""
+    """All moves between directories that are under way on these brokers."""
     return {
         broker: {
             tp: directory.path for directory in directories for tp in directory.future_replicas
@@ -113,7 +114,7 @@ def log_dir_state_text(state: Mapping[str, Any]) -> str:
 
 
 def wait_for_log_dirs(admin: Admin, log_dirs: LogDirs) -> None:
-    """Until no replica of a plan moves to its directory any more."""
+    """Wait until no replica of a plan moves to its directory any more."""
     while any(
         log_dir_state["state"] == "moving" for log_dir_state in log_dir_states(admin, log_dirs)
     ):
@@ -123,7 +124,7 @@ def wait_for_log_dirs(admin: Admin, log_dirs: LogDirs) -> None:
 def cancel_log_dir_moves(
     admin: Admin, log_dirs: LogDirs
 ) -> tuple[list[TopicPartition], list[KafkaError]]:
-    """Let the replicas of a plan that move stay where they are; those that do, and errors."""
+    """Cancel the directory moves of a plan; returns the cancelled replicas, and the errors."""
     cancelled: list[TopicPartition] = []
     errors: list[KafkaError] = []
     back: dict[int, dict[TopicPartition, str]] = {}

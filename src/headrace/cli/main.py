@@ -1,4 +1,4 @@
-"""The `headrace` command: finds a subcommand, runs it, and turns every outcome into an exit status.
+"""The `headrace` command: finds and runs a subcommand, and maps every outcome to an exit status.
 
 Exit statuses: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted.
 """
@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, HeadraceError
 
 
 class Subcommand(NamedTuple):
-    """The module of a subcommand, and its line of help, shown before it is imported."""
+    """The module of a subcommand, and its help line, which is shown without importing it."""
 
     module: str
     attribute: str
@@ -64,7 +64,8 @@ class RootGroup(click.Group):
             return None
         command: click.Command = getattr(import_module(found.module), found.attribute)
         if not gc.isenabled():
-            # As `main` left it. What was imported stays, so nobody need look for garbage in it.
+            # Undo the state `main` left. Imported modules stay, so the collector need not look at
+            # them.
             gc.freeze()
             gc.enable()
         return command
@@ -97,7 +98,7 @@ class RootGroup(click.Group):
         except HeadraceError as error:
             fail(explain(error), 2 if isinstance(error, ConfigError) else 1)
         except OSError as error:
-            # What is left in its buffer cannot be written either.
+            # The rest of its buffer cannot be written either.
             _discard_stdout()
             where = f"{error.filename}: " if error.filename else ""
             fail(f"{where}{error.strerror or error}; see whether files and disks are all right", 1)
@@ -108,13 +109,13 @@ class RootGroup(click.Group):
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # The reader, say `head`, has all it wants: that is no failure.
+            # The reader, such as `head`, has closed the pipe: that is not a failure.
             _discard_stdout()
             return 0
 
 
 def _usage_text(error: click.ClickException) -> str:
-    """A click error as one line that ends in what to do next."""
+    """A click error as one line with advice at its end."""
     text = " ".join(error.format_message().split()).rstrip(".")
     if not isinstance(error, click.UsageError):
         return text
@@ -125,8 +126,10 @@ def _usage_text(error: click.ClickException) -> str:
 
 
 def _instead(ctx: click.Context, option: str) -> str:
-    """The suggestion for an unknown option: one of Kafka's words, or a mistyped one."""
-    # Only who mistypes needs them.
+    """The suggestion for an unknown option: advice for one of Kafka's options, or the nearest
+    option.
+    """
+    # Only needed after a mistake.
     from headrace.cli.kafka_words import advice  # noqa: PLC0415
     from headrace.options import nearest  # noqa: PLC0415
 
@@ -138,7 +141,7 @@ def _instead(ctx: click.Context, option: str) -> str:
 
 
 def _discard_stdout() -> None:
-    """Point stdout at nothing, so that the flush at exit has nothing to report."""
+    """Redirect stdout to nothing, so that the flush at exit cannot fail."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)
@@ -166,13 +169,13 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """The entry point of the console script."""
-    # Importing leaves no garbage. Looking for it meanwhile, and in all of that again at the end,
-    # would be a fifth of the time of a small command.
+    # Importing leaves no garbage. Collecting meanwhile, and over all modules at the end, would be a
+    # fifth of the time of a small command.
     gc.disable()
     try:
         cli.main(prog_name="headrace")
     except KeyboardInterrupt:
-        # Where click does not see it: while modules are imported, or on the way out.
+        # Interrupts that click does not see: while modules are imported, or at exit.
         sys.exit(INTERRUPTED)
 
 

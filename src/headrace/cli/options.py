@@ -21,7 +21,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def unique(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
-    """The pairs as a mapping; a usage error if one key is given twice."""
+    """The pairs as a mapping; a usage error for a duplicate key."""
     found: dict[str, str] = {}
     for key, value in pairs:
         if key in found:
@@ -31,7 +31,7 @@ def unique(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
 
 
 def bootstrap_option(command: Command) -> Command:
-    """The option that names the brokers to ask first."""
+    """The option for the bootstrap brokers."""
     return click.option(
         "-b",
         "--bootstrap-server",
@@ -39,7 +39,7 @@ def bootstrap_option(command: Command) -> Command:
         metavar="HOST:PORT[,...]",
         default=DEFAULT_BOOTSTRAP,
         show_default=True,
-        # The client's name for it, and the option's own.
+        # The variable of the client, and that of the option.
         envvar=["HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_BOOTSTRAP_SERVER"],
         show_envvar=True,
         help="Brokers to ask first; one that answers is enough.",
@@ -47,7 +47,7 @@ def bootstrap_option(command: Command) -> Command:
 
 
 def timeout_option(command: Command) -> Command:
-    """The option that limits how long a command tries."""
+    """The option that limits the duration of a command."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -60,29 +60,29 @@ def timeout_option(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
-    """Output for programs."""
+    """The option for JSON output."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print JSON instead of text for people."
     )(command)
 
 
 def client_options(command: Command) -> Command:
-    """The options of every command that asks a broker something."""
+    """The options of every command that talks to a broker."""
     return bootstrap_option(timeout_option(json_option(command)))
 
 
 def yes_option(command: Command) -> Command:
-    """For commands that delete, and ask first."""
+    """The `--yes` option, for commands that ask before deleting."""
     return click.option("--yes", is_flag=True, help="Do not ask before deleting.")(command)
 
 
 def confirm_deletion(what: str) -> None:
-    """Ask on a terminal; where there is none, only --yes can mean it."""
+    """Ask for confirmation on a terminal; without a terminal --yes is required."""
     confirm(f"Delete {what}?", "Deleting")
 
 
 def confirm(question: str, doing: str) -> None:
-    """Ask on a terminal whether the user means it; `doing` is what needs to be meant."""
+    """Ask for confirmation on a terminal; `doing` names the action in the usage error."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"{doing} needs a terminal to confirm it, or --yes.")
     click.confirm(question, abort=True, err=True)

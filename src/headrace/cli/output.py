@@ -19,14 +19,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on one line."""
+    """Print a JSON document on one line."""
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, err: bool = False
 ) -> None:
-    """Rows under headings: drawn on a terminal, aligned with spaces elsewhere."""
+    """Print rows under headings: drawn on a terminal, aligned with spaces elsewhere."""
     texts = [[printable("" if cell is None else str(cell)) for cell in row] for row in rows]
     if (sys.stderr if err else sys.stdout).isatty():
         _print_rich(columns, texts, err)
@@ -38,7 +38,7 @@ def print_table(
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], err: bool) -> None:
-    # rich takes as long to import as everything else together.
+    # rich takes as long to import as all other modules together.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -47,7 +47,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], err: bool
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        # Text, not markup: square brackets are the user's own.
+        # Text, not markup: square brackets belong to the data.
         table.add_row(*map(Text, row))
     Console(stderr=err).print(table)
 
@@ -58,7 +58,7 @@ def printable(text: str) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A size for people, with decimal units: 1.5 MB."""
+    """A size in decimal units: 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -85,12 +85,12 @@ _TABLE_HEADINGS = ("PARTITION", "OFFSET", "TIMESTAMP", "KEY")
 
 
 def value_line(record: ConsumerRecord) -> bytes:
-    """The value as it is, and a newline."""
+    """The value of a record, and a newline."""
     return (record.value or b"") + b"\n"
 
 
 def json_line(record: ConsumerRecord) -> bytes:
-    """One JSON object, which `headrace produce --format json` reads back."""
+    """A record as one JSON object, which `headrace produce --format json` accepts."""
     document = {
         "topic": record.topic,
         "partition": record.partition,
@@ -124,7 +124,7 @@ def table_heading(show_topic: bool) -> bytes:
 
 
 def table_format(show_topic: bool, width: int | None) -> Format:
-    """Aligned columns, one record a line, cut to `width` characters if that is given."""
+    """Aligned columns, one record a line, cut to `width` characters if given."""
 
     def one(record: ConsumerRecord) -> bytes:
         cells = [
@@ -178,7 +178,7 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
     "k": lambda record: record.key or b"",
     "v": lambda record: record.value or b"",
     "s": lambda record: record.value or b"",
-    # As kcat: -1 tells null from empty.
+    # As in kcat: -1 distinguishes null from empty.
     "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
     "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
     "h": _header_list,
@@ -187,7 +187,7 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 
 
 def template_format(template: str) -> Format:
-    """A format from a template like kcat's; a usage error names what it cannot have."""
+    """A format from a template like kcat's; a usage error names an unknown field."""
     parts: list[bytes | Format] = []
     position = 0
     for match in _TOKEN.finditer(template):
@@ -216,7 +216,7 @@ def template_format(template: str) -> Format:
 
 
 class ProgressDisplay:
-    """A bar on stderr if the amount of work is known, else what was done so far."""
+    """A progress bar on stderr if the total is known, else a counter."""
 
     def __init__(
         self, label: str, total_bytes: int | None, *, shown: bool, noun: str = "record"
@@ -231,7 +231,7 @@ class ProgressDisplay:
 
     @property
     def is_visible(self) -> bool:
-        """Whether somebody sees the bar."""
+        """Whether the bar is shown."""
         return self._bar is not None
 
     def start(self) -> None:
@@ -239,7 +239,7 @@ class ProgressDisplay:
             self._bar.start()
 
     def advance(self, count_bytes: int) -> None:
-        """So many more bytes are done."""
+        """Add bytes that are done."""
         if self._bar is not None:
             self._done_bytes += count_bytes
             items = counted(self.items, self._noun)

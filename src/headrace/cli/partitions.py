@@ -1,4 +1,4 @@
-"""Partitions as text, `orders:0-3,7`, and where to begin reading them, `--from`."""
+"""Partitions as text, `orders:0-3,7`, and start positions, `--from`."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,14 +19,14 @@ _PARTITIONS_MAX = 100_000
 
 
 class ChosenPartitions(NamedTuple):
-    """A topic and numbers of its partitions; none of them means all."""
+    """A topic and numbers of its partitions; an empty tuple means all."""
 
     topic: str
     numbers: tuple[int, ...]
 
 
 def parse_partitions(text: str) -> ChosenPartitions:
-    """The meaning of `TOPIC[:PARTITIONS]`; a usage error for anything else."""
+    """The parsed `TOPIC[:PARTITIONS]`; a usage error for anything else."""
     topic, colon, rest = text.partition(":")
     numbers: list[int] = []
     try:
@@ -50,7 +50,7 @@ def _number(text: str) -> int:
 
 
 def topic_option(*, help: str, required: bool = False) -> Callable[[Command], Command]:
-    """The option `--topic`, which may be repeated; the command is given them as `chosen`."""
+    """The option `--topic`, which may be repeated; its values are the argument `chosen`."""
     return click.option(
         "--topic",
         "chosen",
@@ -63,7 +63,7 @@ def topic_option(*, help: str, required: bool = False) -> Callable[[Command], Co
 
 
 def chosen_partitions(admin: Admin, chosen: Iterable[ChosenPartitions]) -> list[TopicPartition]:
-    """The partitions that were chosen, in order; KafkaError for one that does not exist."""
+    """The chosen partitions, in order; KafkaError for a partition that does not exist."""
     wanted = list(chosen)
     topics = admin.describe_topics(sorted({choice.topic for choice in wanted}))
     found: set[TopicPartition] = set()
@@ -75,21 +75,21 @@ def chosen_partitions(admin: Admin, chosen: Iterable[ChosenPartitions]) -> list[
 
 
 def check_numbers(topic: str, numbers: Iterable[int], existing: Sequence[int]) -> None:
-    """Raise UnknownTopic if one of the numbers is of no partition."""
+    """Raise UnknownTopic if one of the numbers is not a partition."""
     for number in numbers:
         if number not in existing:
             raise unknown_partition(topic, number, len(existing))
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in the form they are given in: `orders:0-3,7 payments:0`."""
+    """Partitions as text, in the form of the option: `orders:0-3,7 payments:0`."""
     return " ".join(
         f"{topic}:{_numbers_text(numbers)}" for topic, numbers in by_topic(partitions).items()
     )
 
 
 def _numbers_text(numbers: Sequence[int]) -> str:
-    """Numbers in rising order, with three or more in a row as first and last."""
+    """Numbers in ascending order, with three or more in a row as first and last."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -113,7 +113,7 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class AtEdge:
-    """The first record there is, or the next one to be written: EARLIEST or LATEST."""
+    """The start or the end of the log: EARLIEST or LATEST."""
 
     edge: int
 
@@ -127,14 +127,14 @@ class AtOffset:
 
 @dataclass(frozen=True, slots=True)
 class AtTail:
-    """So many records before the end of each partition."""
+    """A number of records before the end of each partition."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record that is not older."""
+    """The first record that is not older than a time."""
 
     timestamp_ms: int
 
@@ -143,7 +143,7 @@ Start: TypeAlias = AtEdge | AtOffset | AtTail | AtTime
 
 
 def parse_start(text: str, now_ms: int) -> Start:
-    """The meaning of `--from`; a usage error for anything else."""
+    """The parsed `--from`; a usage error for anything else."""
     if text == "beginning":
         return AtEdge(EARLIEST)
     if text == "end":
@@ -167,15 +167,15 @@ def parse_start(text: str, now_ms: int) -> Start:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """A number and its unit, as `90s` or `7d`; None for anything else."""
+    """The milliseconds of a number and its unit, as `90s` or `7d`; None for anything else."""
     found = _DURATION.match(text)
     return int(found[1]) * _UNITS_MS[found[2]] if found else None
 
 
 def parse_time_ms(text: str) -> int | None:
-    """A time in ISO 8601, not before 1970; None for anything else."""
+    """The milliseconds of an ISO 8601 time, not before 1970; None for anything else."""
     try:
-        # A time without zone is the user's own, as `date` would print it.
+        # A time without a zone is in the user's own, as `date` would print it.
         return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)
     except (ValueError, OverflowError, OSError):
         return None
@@ -183,7 +183,7 @@ def parse_time_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """The offsets of a partition, and those to be read of it: [start, end)."""
+    """The start of a partition's log, and the offsets to read from it: [start, end)."""
 
     earliest: int
     start: int
@@ -193,7 +193,7 @@ class PartitionRange:
 def find_ranges(
     admin: Admin, partitions: Iterable[TopicPartition], start: Start
 ) -> dict[TopicPartition, PartitionRange]:
-    """The offsets a start means in each partition, and where each ends now."""
+    """The offset of a start position in each partition, with the log's start and end."""
     wanted = list(partitions)
     earliest = admin.offsets(dict.fromkeys(wanted, EARLIEST))
     latest = admin.offsets(dict.fromkeys(wanted, LATEST))
@@ -225,7 +225,7 @@ def _begin(start: Start, earliest: int, latest: int, found: int) -> int:
         case AtEdge(edge):
             return earliest if edge == EARLIEST else latest
         case AtOffset(offset):
-            # Partitions need not be equally long: where this one is shorter, its nearest end.
+            # Partitions may differ in length: in a shorter partition its nearest end.
             return min(max(offset, earliest), latest)
         case AtTail(count):
             return max(latest - count, earliest)

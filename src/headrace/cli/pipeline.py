@@ -42,12 +42,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def pipeline_file(command: Command) -> Command:
-    """The file that declares a pipeline."""
+    """The argument FILE, which declares a pipeline."""
     return click.argument("file", metavar="FILE", type=click.Path(path_type=Path))(command)
 
 
 def name_option(command: Command) -> Command:
-    """For a pipeline that is run more than once."""
+    """The option `--name`, for a pipeline that runs more than once at a time."""
     return click.option(
         "--name",
         metavar="NAME",
@@ -67,9 +67,10 @@ def bootstrap_override(command: Command) -> Command:
 
 
 def load_pipeline(file: Path, name: str | None = None, bootstrap: str | None = None) -> Pipeline:
-    """The pipeline that a file declares, checked, with a name and brokers given on the command
-    line. With another name it has another directory for its checkpoints."""
-    # PyYAML is for those who have pipelines.
+    """The checked pipeline that a file declares, with the name and brokers of the command line.
+    With another name it has another directory for its checkpoints.
+    """
+    # Imported here, because PyYAML is only needed for pipelines.
     from headrace.pipelines.spec import load  # noqa: PLC0415
 
     try:
@@ -151,7 +152,7 @@ def run(
 ) -> int:
     """Run the pipeline in FILE until Ctrl-C, `headrace pipeline stop`, or an error.
 
-    Each sink goes on from its checkpoint. A stop waits for the batches that run; a second Ctrl-C
+    Each sink continues from its checkpoint. A stop waits for the running batches; a second Ctrl-C
     does not.
     """
     config = unique(settings, "--conf")
@@ -195,7 +196,7 @@ class StopFailed(HeadraceError):
 @name_option
 @json_option
 def status(file: Path, name: str | None, as_json: bool) -> None:
-    """Show whether the pipeline in FILE runs, and how far it is or came."""
+    """Show whether the pipeline in FILE is running, and its progress."""
     found = load_pipeline(file, name)
     state = read_state(notes_directory(found))
     if as_json:
@@ -230,7 +231,7 @@ def _headline(state: RunState) -> str:
 @name_option
 @timeout_option
 def stop(file: Path, name: str | None, timeout_s: float) -> None:
-    """Stop the pipeline in FILE after the batches that run, and wait for its end."""
+    """Stop the pipeline in FILE after its running batches, and wait for its end."""
     found = load_pipeline(file, name)
     notes = notes_directory(found)
     who = holder(notes)
@@ -256,7 +257,7 @@ def _ask_to_stop(name: str, who: RunHolder) -> None:
     try:
         os.kill(who.pid, signal.SIGTERM)
     except ProcessLookupError:
-        # It has ended meanwhile.
+        # The run has ended meanwhile.
         return
     except PermissionError:
         raise StopFailed(
@@ -299,8 +300,8 @@ def reset(
 ) -> None:
     """Remove the checkpoints of the pipeline in FILE, so that its next run begins anew.
 
-    What sinks have stays there, and comes a second time if it is read again. The pipeline must not
-    be running.
+    Output in the sinks stays there, and is written a second time if its input is read again. The
+    pipeline must not be running.
     """
     start = None if target is None else _start(target)
     found = load_pipeline(file, name)
@@ -368,9 +369,9 @@ def pipeline() -> None:
     help=f"What to begin with: {'; '.join(f'{name}, {text}' for name, text in TEMPLATES.items())}.",
 )
 def init(directory: Path, template: str) -> None:
-    """Write a pipeline to begin with to DIR, by default the current directory.
+    """Write a template of a pipeline to DIR, by default the current directory.
 
-    No file that is there is changed.
+    Existing files are not changed.
     """
     paths = write(directory, template)
     for path in paths:
@@ -398,9 +399,9 @@ def init(directory: Path, template: str) -> None:
 @name_option
 @json_option
 def check(file: Path, plan: bool, name: str | None, as_json: bool) -> None:
-    """Say what is wrong with the pipeline in FILE, without running it.
+    """Check the pipeline in FILE without running it, and show all problems.
 
-    Exits with 2 if anything is, and with a line for each thing that can be found without Spark.
+    The exit status is 2 if there are any, with a line for each one that can be found without Spark.
     """
     found = load_pipeline(file, name)
     for part in unused(found):

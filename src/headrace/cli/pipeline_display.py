@@ -1,4 +1,4 @@
-"""Progress of a run: bars on a terminal, lines elsewhere, and runs of pipelines in tables."""
+"""Display of a run: bars on a terminal, lines elsewhere, and tables of queries."""
 
 import os
 import sys
@@ -43,24 +43,24 @@ def print_queries(state: RunState, *, err: bool = False) -> None:
 
 
 def rows_out_text(one: QueryProgress) -> str:
-    """The rows a query gave its sink; nothing where nobody counted them."""
+    """The rows that a query wrote to its sink; empty if they are not counted."""
     known = 0 if one.rows_out is None and not one.batches else one.rows_out
     return "" if known is None else f"{known:,}"
 
 
 def lag_text(one: QueryProgress) -> str:
-    """The text about a query's lag; empty where it reads no topics."""
+    """The text about a query's lag; empty if it reads no topics."""
     return "" if one.lag is None else f"{one.lag:,}"
 
 
 def seconds_text(ms: float) -> str:
-    """A time for people: 120 ms, 4.2 s, 3 min."""
+    """A duration for the user: 120 ms, 4.2 s, 3 min."""
     if ms < 1000:
         return f"{ms:.0f} ms"
     return f"{ms / 1000:.1f} s" if ms < 120_000 else f"{ms / 60_000:.0f} min"
 
 
-# A line for each query, no more often than that.
+# The shortest interval between two lines about a query.
 _LINE_S = 5.0
 
 _PHASES = {
@@ -74,15 +74,15 @@ class RunDisplay(Protocol):
     """The display of a run. Called from more than one thread."""
 
     def show(self, state: RunState) -> None:
-        """The run came so far."""
+        """Show the state of the run."""
 
     def warn(self, line: str) -> None:
-        """Show an event that the user should know of."""
+        """Show a warning to the user."""
 
 
 @contextmanager
 def display(pipeline: str, *, shown: bool) -> Iterator[RunDisplay]:
-    """A screen for a run: on stderr, which others may write to elsewhere meanwhile."""
+    """The display of a run: on stderr, which other code may redirect meanwhile."""
     # While Spark starts, stderr is a pipe to its log.
     with os.fdopen(os.dup(2), "w", buffering=1) as stderr:
         if not shown or not sys.stderr.isatty():
@@ -93,7 +93,7 @@ def display(pipeline: str, *, shown: bool) -> Iterator[RunDisplay]:
 
 
 class ProgressLines:
-    """A line when a query has done a batch, but not every time."""
+    """Prints a line after a batch of a query, at limited intervals."""
 
     def __init__(self, pipeline: str, stderr: TextIO, *, shown: bool) -> None:
         self._pipeline = pipeline
@@ -124,7 +124,7 @@ class ProgressLines:
 
 
 def line_of(query: QueryProgress) -> str:
-    """A query in one line."""
+    """A query's progress as one line."""
     facts = [
         f"batch {query.batch}",
         f"{query.rows_in:,} rows",
@@ -137,7 +137,7 @@ def line_of(query: QueryProgress) -> str:
 
 
 class ProgressBars:
-    """A bar for each query towards the end of its topics."""
+    """Shows a bar for each query towards the end of its topics."""
 
     def __init__(self, pipeline: str, stderr: TextIO) -> None:
         # rich takes longer to import than a small command to run.
@@ -200,7 +200,7 @@ def _progress(console: object) -> "Progress":
         TextColumn("{task.fields[time]}", justify="right"),
         console=console,
         refresh_per_second=4,
-        # What a console sink prints goes above the bars, unless it goes elsewhere altogether.
+        # Output of a console sink is printed above the bars, unless it is redirected.
         redirect_stdout=sys.stdout.isatty(),
         redirect_stderr=False,
     )

@@ -30,23 +30,23 @@ from headrace.protocol.compression import Compression
 
 # Records from standard input and files: lines, JSON lines, or whole files.
 #
-# Rule: bounded memory whatever the input. A record longer than a broker could ever take is refused
+# Rule: bounded memory whatever the input. A record longer than any broker could accept is refused
 # while it is being read.
 
 
 Header: TypeAlias = tuple[str, bytes | None]
 
-# No broker takes a request above socket.request.max.bytes, 100 MiB unless it is raised.
+# No broker accepts a request above socket.request.max.bytes, by default 100 MiB.
 RECORD_BYTES_MAX = 100 * 1_048_576
 _CHUNK_BYTES = 256 * 1024
 
 
 class InputError(HeadraceError):
-    """Input that is no record; the text says where and what to do."""
+    """Input that is not a record; the text says where and what to do."""
 
 
 class InputRecord(NamedTuple):
-    """A record as the input gives it. None leaves a choice to the options or the client."""
+    """A record from the input. None leaves a field to the options or the client."""
 
     value: bytes | None
     key: bytes | None = None
@@ -75,7 +75,7 @@ class ReaderCallbacks(NamedTuple):
 def read_lines(
     stream: BinaryIO, name: str, watch: ReaderCallbacks
 ) -> Iterator[tuple[InputLocation, bytes]]:
-    """The lines of a stream without their newlines; the last one may lack it."""
+    """The lines of a stream without their newlines; the last line may lack one."""
     number = 0
     pending: list[bytes] = []
     pending_bytes = 0
@@ -102,11 +102,11 @@ def read_lines(
 
 
 def _chunks(stream: BinaryIO, watch: ReaderCallbacks) -> Iterator[bytes]:
-    """Bytes as they come. Waiting for them is the one place where input may be interrupted."""
+    """Chunks of a stream as they arrive. Only the wait for them may be interrupted."""
     try:
         descriptor: int | None = stream.fileno()
     except OSError:
-        descriptor = None  # A stream in memory, which never makes us wait.
+        descriptor = None  # A stream in memory, which never blocks.
     while True:
         if descriptor is None:
             chunk = stream.read(_CHUNK_BYTES)
@@ -120,7 +120,7 @@ def _chunks(stream: BinaryIO, watch: ReaderCallbacks) -> Iterator[bytes]:
 
 
 def read_whole(stream: BinaryIO, name: str) -> bytes:
-    """All of a stream as one record."""
+    """The whole stream as one record."""
     data = stream.read(RECORD_BYTES_MAX + 1)
     if len(data) > RECORD_BYTES_MAX:
         raise InputError(
@@ -130,7 +130,7 @@ def read_whole(stream: BinaryIO, name: str) -> bytes:
 
 
 def split_key(line: bytes, separator: bytes, place: InputLocation) -> InputRecord:
-    """A line of key, separator and value."""
+    """A record from a line of key, separator and value."""
     key, found, value = line.partition(separator)
     if not found:
         raise InputError(
@@ -143,12 +143,12 @@ def split_key(line: bytes, separator: bytes, place: InputLocation) -> InputRecor
 _FIELDS = frozenset(
     ("key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp")
 )
-# What `headrace consume --json` prints beyond that and a copy does not need.
+# Fields of `headrace consume --json` that a copy does not need.
 _IGNORED = frozenset(("topic", "offset"))
 
 
 def parse_json(line: bytes, place: InputLocation) -> InputRecord:
-    """A record from a JSON object, in the form that `headrace consume --json` prints."""
+    """A record from a JSON object, in the form of `headrace consume --json`."""
     try:
         document = json.loads(line)
         if not isinstance(document, dict):
@@ -188,7 +188,7 @@ def _content(document: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _headers(document: Any) -> tuple[Header, ...]:
-    """Headers as an object, or as a list of objects, which can repeat a name."""
+    """Headers from an object, or from a list of objects, which can repeat a name."""
     match document:
         case None:
             return ()
@@ -240,7 +240,7 @@ class InputJob:
 
 @dataclass(slots=True)
 class FailedRecords:
-    """Records that were not written, all for one reason."""
+    """Records that were not written, all for the same reason."""
 
     first: InputLocation
     error: Exception
@@ -251,7 +251,7 @@ class FailedRecords:
 class ProduceCounts:
     """Counts of sent and failed records. The producer's thread writes them until it is closed.
 
-    Of the failures the first are kept.
+    Of the failures only the first are kept.
     """
 
     records: int = 0
@@ -263,10 +263,10 @@ class ProduceCounts:
     def settle(
         self, place: InputLocation, error: Exception | None, metadata: RecordMetadata | None
     ) -> None:
-        """Take note of one record."""
+        """Count the outcome of one record."""
         if metadata is not None:
             self.records += 1
-            # A size is -1 for what is null.
+            # The size of a null is -1.
             self.written_bytes += max(metadata.serialized_key_size, 0)
             self.written_bytes += max(metadata.serialized_value_size, 0)
             return
@@ -282,7 +282,7 @@ class ProduceCounts:
 
 
 def feed(job: InputJob, producer: Producer, outcome: ProduceCounts, *, quiet: bool) -> None:
-    """Write until the input ends, the count is reached or the user stops it."""
+    """Write records until the input ends, the count is reached or the user interrupts."""
     progress = ProgressDisplay(f"to {job.topic}", _total_bytes(job.paths), shown=not quiet)
     with Interrupts() as interrupts:
         pace = _RateLimit(job.rate, interrupts)
@@ -296,11 +296,11 @@ def feed(job: InputJob, producer: Producer, outcome: ProduceCounts, *, quiet: bo
                     break
                 pace.wait(number)
         except KeyboardInterrupt:
-            # While waiting for input: what was read is written all the same.
+            # Interrupted while waiting for input: records read before are written all the same.
             if interrupts.insisted:
                 raise
         except HeadraceError:
-            # What was read before the error is not to blame for it.
+            # Records read before the error are written.
             producer.flush()
             raise
         finally:
@@ -331,7 +331,7 @@ def _send(
 
 
 class _RateLimit:
-    """Holds the input back to a number of records a second."""
+    """Limits the input to a number of records a second."""
 
     def __init__(self, rate: float | None, interrupts: Interrupts) -> None:
         self._rate = rate
@@ -339,7 +339,7 @@ class _RateLimit:
         self._begun = time.monotonic()
 
     def wait(self, number: int) -> None:
-        """Return when the record after the given one is due."""
+        """Wait until the record with this number is due."""
         if self._rate is None:
             return
         due = self._begun + number / self._rate
@@ -375,7 +375,7 @@ def _finish(record: InputRecord, job: InputJob) -> InputRecord:
 
 def _open(path: str) -> BinaryIO:
     try:
-        # `-` comes back as standard input, which our closing leaves open.
+        # For `-` it is standard input, which stays open when closed here.
         stream = cast("BinaryIO", click.open_file(path, "rb"))
     except OSError as error:
         raise InputError(
@@ -387,7 +387,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _total_bytes(paths: Sequence[str]) -> int | None:
-    """The size of the input, if all of it is plain files."""
+    """The size of the input in bytes, if all of it is plain files; else None."""
     total = 0
     for path in paths:
         try:
@@ -402,7 +402,7 @@ def _total_bytes(paths: Sequence[str]) -> int | None:
 
 BATCH_BYTES = 256 * 1024
 LINGER_MS = 5
-# Room for the largest record that is read. It is the broker who says what is too large.
+# Room for the largest record that is read. Only the broker decides which records are too large.
 BUFFER_BYTES = RECORD_BYTES_MAX + 32 * 1_048_576
 
 _INT32_MAX = 2**31 - 1
@@ -549,7 +549,7 @@ def produce(
     config: ProducerConfig = {
         "acks": _ACKS[acks],
         "compression_type": compression,
-        # Only acks from all replicas make a retry safe, as in Kafka.
+        # Only acks from all replicas make retries safe, as in Kafka.
         "enable_idempotence": idempotent and _ACKS[acks] == "all",
         "batch_size": batch_size,
         "buffer_memory": max(BUFFER_BYTES, batch_size),
@@ -559,7 +559,8 @@ def produce(
     begun = time.monotonic()
     try:
         with open_producer(bootstrap, timeout_s, linger_ms, config) as producer:
-            # Before any input is read: a wrong topic or address is not the first line's fault.
+            # Before any input is read, so that a wrong topic or address is not reported for the
+            # first line.
             existing = sorted(producer.partitions_for(topic))
             check_numbers(topic, [] if partition is None else [partition], existing)
             feed(job, producer, outcome, quiet=quiet)
@@ -592,7 +593,7 @@ def _print_summary(
 
 
 def _report(outcome: ProduceCounts, timeout_s: float, linger_ms: int) -> None:
-    """Name the records that were not written."""
+    """Report the records that were not written."""
     named = 0
     for failure in outcome.failures:
         more = failure.count - 1
@@ -606,7 +607,7 @@ def _report(outcome: ProduceCounts, timeout_s: float, linger_ms: int) -> None:
 
 
 def _reason(failure: FailedRecords, timeout_s: float, linger_ms: int) -> str:
-    """Why records were not written, in the words of the command instead of the client's."""
+    """The reason why records were not written, in terms of the command's options."""
     error = failure.error
     if isinstance(error, KafkaError) and error.code is ErrorCode.MESSAGE_TOO_LARGE:
         return explain(KafkaError(error.code, error.what))

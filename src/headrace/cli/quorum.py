@@ -16,7 +16,7 @@ from headrace.types import uuid_text
 
 
 class NoSuchReplica(HeadraceError):
-    """A node is not what a command needs it to be in the quorum."""
+    """A node does not have the role in the quorum that a command needs."""
 
 
 @click.group(short_help="Show and change the controllers.")
@@ -27,7 +27,7 @@ def quorum() -> None:
 @quorum.command(epilog=examples("headrace quorum describe", "headrace quorum describe --json"))
 @client_options
 def describe(bootstrap: str, timeout_s: float, as_json: bool) -> None:
-    """Show who leads the metadata log, who votes, and how far everyone is."""
+    """Show the leader, voters and observers of the metadata log, and their progress."""
     with open_admin(bootstrap, timeout_s) as admin:
         found = admin.describe_quorum()
     now = now_ms()
@@ -64,7 +64,7 @@ def _roles(found: QuorumDescription) -> list[tuple[str, QuorumReplica]]:
 
 
 def _ago(now: int, time_ms: int | None, is_leader: bool) -> str | None:
-    """The text for how long ago; empty for the leader."""
+    """The text for the time since a replica's last fetch; empty for the leader."""
     if is_leader or time_ms is None:
         return None
     return f"{max(now - time_ms, 0) / 1000:.1f} s ago"
@@ -107,9 +107,9 @@ def _document(found: QuorumDescription) -> dict[str, Any]:
 )
 @client_options
 def add(node: int, endpoint: str | None, bootstrap: str, timeout_s: float, as_json: bool) -> None:
-    """Make NODE, which follows the metadata log, one of the voters.
+    """Make NODE, an observer of the metadata log, a voter.
 
-    One node is added at a time. Prefer odd numbers of voters: of three, one may fail; of five, two.
+    Add one node at a time. Prefer odd numbers of voters: of three, one may fail; of five, two.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         found = admin.describe_quorum()
@@ -138,7 +138,7 @@ def _one_of(replicas: tuple[QuorumReplica, ...], node: int) -> QuorumReplica | N
 def _endpoints(
     admin: Admin, found: QuorumDescription, node: int, given: str | None
 ) -> Mapping[str, Address | str]:
-    """The address of the new voter: as given, or as a client finds it."""
+    """The address of the new voter: the given one, or its address as a broker."""
     known = [item for listeners in found.endpoints.values() for item in listeners.items()]
     name = known[0][0] if known else "CONTROLLER"
     if given is not None:
@@ -160,9 +160,9 @@ def _endpoints(
 @click.option("--yes", is_flag=True, help="Do not ask before removing.")
 @client_options
 def remove(node: int, yes: bool, bootstrap: str, timeout_s: float, as_json: bool) -> None:
-    """Let NODE vote no longer. It need not be running.
+    """Remove NODE from the voters. It need not be running.
 
-    The last voter stays. A node that leads hands over first.
+    The last voter cannot be removed. A leader hands over its leadership first.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         found = admin.describe_quorum()

@@ -1,4 +1,4 @@
-"""`headrace reassign`: partitions moved between brokers, by plans in Kafka's format."""
+"""`headrace reassign`: moves partitions between brokers, by plans in Kafka's format."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
@@ -42,24 +42,24 @@ _GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class MovesUnderWay(HeadraceError):
-    """Other partitions are moving."""
+    """Other partitions are moving already."""
 
 
 class UnsuitableBrokers(HeadraceError):
-    """Brokers were named, or must be, that cannot take replicas."""
+    """Named or required brokers cannot take replicas."""
 
 
 @click.group(short_help="Move partitions between brokers.")
 def reassign() -> None:
-    """Move partitions between brokers, or between directories of a broker, after a plan.
+    """Move partitions between brokers, or between directories of a broker, by a plan.
 
-    `generate` makes a plan, `execute` begins it, `verify` tells how far it is, `cancel` takes back
-    what is not done. `headrace brokers drain` does all of it for a broker that is to go.
+    `generate` makes a plan, `execute` begins it, `verify` shows its progress, `cancel` takes back
+    unfinished moves. `headrace brokers drain` does all of this for a broker that is to be removed.
     """
 
 
 def throttle_option(command: Command) -> Command:
-    """The options that limit how fast replicas are copied."""
+    """The option that limits the rate of copying replicas."""
     return click.option(
         "--throttle",
         type=click.IntRange(min=1),
@@ -69,7 +69,7 @@ def throttle_option(command: Command) -> Command:
 
 
 def brokers_list(text: str) -> tuple[int, ...]:
-    """`1,2,3`."""
+    """Broker ids from `1,2,3`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) < 2**31 for part in parts):
         raise click.BadParameter(f"{text!r} is not of the form 1,2,3.")
@@ -123,7 +123,7 @@ def generate(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Make a plan that spreads replicas and leaders evenly, and moves as little as it can.
+    """Make a plan that spreads replicas and leaders evenly, and moves as little as possible.
 
     The plan goes to stdout, in the format of Kafka's kafka-reassign-partitions; nothing is changed.
     """
@@ -162,7 +162,7 @@ def generate(
 
 
 def _allowed(situation: ReplicaPlacement, broker_ids: Sequence[int] | None) -> list[int]:
-    """The brokers that are to have replicas."""
+    """The brokers that may have replicas."""
     if broker_ids is None:
         fenced = [broker.node_id for broker in situation.brokers.values() if broker.is_fenced]
         if fenced:
@@ -208,11 +208,11 @@ def execute(
 ) -> int:
     """Begin the moves of a plan from FILE, or from stdin with `-`.
 
-    Moves go on without this command. With --throttle, `headrace reassign verify` lifts the limit
-    when they are done; --wait does so by itself.
+    Moves continue without this command. With --throttle, `headrace reassign verify` lifts the limit
+    when they are done; with --wait this command does.
 
-    A partition of the plan may have "log_dirs" beside its "replicas": for each the path of the
-    directory in which that broker is to keep it, one of its `log.dirs`, or "any".
+    A partition of the plan may have "log_dirs" beside its "replicas": for each replica the path of
+    a directory of its broker, one of its `log.dirs`, or "any".
     """
     targets, log_dirs = read_plan(file)
     with open_admin(bootstrap, timeout_s) as admin:
@@ -255,7 +255,7 @@ def execute(
 
 
 def check_exists(situation: ReplicaPlacement, targets: Assignment) -> None:
-    """Refuse a plan for what is not there, before anything of it is done."""
+    """Refuse a plan for partitions that do not exist, before any of it is carried out."""
     for tp in targets:
         topic = situation.topics.get(tp.topic)
         if topic is None or topic.partition(tp.partition) is None:
@@ -263,7 +263,7 @@ def check_exists(situation: ReplicaPlacement, targets: Assignment) -> None:
 
 
 def print_document(file: TextIO, document: Mapping[str, Any]) -> None:
-    """Write JSON to a file that the user named."""
+    """Write a JSON document to a file that the user named."""
     import json  # noqa: PLC0415
 
     file.write(json.dumps(document) + "\n")
@@ -315,7 +315,7 @@ def verify(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Tell how far the moves of a plan are, or all moves under way without FILE.
+    """Show the progress of a plan's moves, or of all moves under way without FILE.
 
     When every move is done, limits that --throttle set are lifted. The exit status is 0 if all
     partitions are where the plan wants them.
@@ -398,9 +398,9 @@ def cancel(
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Cancel the moves of a plan that are under way, or all: replicas that were added go again.
+    """Cancel the moves of a plan that are under way, or all: added replicas are removed again.
 
-    What is done stays done. Limits that --throttle set are lifted.
+    Finished moves stay. Limits that --throttle set are lifted.
     """
     if (file is None) != everything:
         raise click.UsageError("Give either a FILE or --all.")
@@ -435,6 +435,6 @@ def _cancel(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPar
     if not partitions:
         return {}
     failures = errors_of(lambda: admin.alter_partition_reassignments(dict.fromkeys(partitions)))
-    # What has just arrived, or was deleted, needs no cancelling.
+    # A partition that has just arrived, or was deleted, needs no cancelling.
     over = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, _GONE)
     return {tp: error for tp, error in failures.items() if error.code not in over}

@@ -1,4 +1,4 @@
-"""Reassignments carried out: plans from files, replicas set moving, held to a rate, watched."""
+"""Execution of reassignments: plan files, starting moves, throttles, and waiting for their end."""
 
 import json
 import time
@@ -26,13 +26,13 @@ LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
 PAUSE_S = 0.5
-# Where no terminal shows a bar, a line is enough so often.
+# The interval of progress lines without a terminal.
 _LINE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
 class ReplicaPlacement:
-    """The brokers, partitions and replicas of a cluster; targets where replicas are moving."""
+    """The brokers, partitions and replicas of a cluster, and the reassignments under way."""
 
     brokers: Mapping[int, BrokerInfo]
     topics: Mapping[str, TopicInfo]
@@ -40,12 +40,12 @@ class ReplicaPlacement:
 
     @property
     def alive(self) -> list[int]:
-        """The brokers that serve now."""
+        """The brokers that are not fenced."""
         return [broker.node_id for broker in self.brokers.values() if not broker.is_fenced]
 
     @property
     def assignment(self) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas of every partition when what moves has arrived."""
+        """The replicas of every partition after all moves under way."""
         found: dict[TopicPartition, tuple[int, ...]] = {}
         for name, topic in self.topics.items():
             for partition in topic.partitions:
@@ -54,12 +54,12 @@ class ReplicaPlacement:
         return found
 
     def racks(self, broker_ids: Iterable[int]) -> dict[int, str | None]:
-        """Brokers with their racks."""
+        """The racks of these brokers."""
         return {broker_id: self.brokers[broker_id].rack for broker_id in broker_ids}
 
 
 def look(admin: Admin) -> ReplicaPlacement:
-    """The situation now."""
+    """The present placement of the cluster."""
     brokers = admin.describe_cluster(include_fenced=True).brokers
     return ReplicaPlacement(
         {broker.node_id: broker for broker in brokers},
@@ -69,7 +69,7 @@ def look(admin: Admin) -> ReplicaPlacement:
 
 
 def sizes_on(admin: Admin, broker_ids: Sequence[int]) -> dict[int, dict[TopicPartition, int]]:
-    """The bytes of each replica on those brokers that tell."""
+    """The size of each replica on these brokers; without those that do not answer."""
     outcomes = outcomes_of(lambda: admin.describe_log_dirs(broker_ids))
     return sizes_in(outcomes)
 
@@ -77,7 +77,7 @@ def sizes_on(admin: Admin, broker_ids: Sequence[int]) -> dict[int, dict[TopicPar
 def sizes_in(
     outcomes: Mapping[int, tuple[LogDirectory, ...] | KafkaError],
 ) -> dict[int, dict[TopicPartition, int]]:
-    """The same, from what brokers have answered."""
+    """The size of each replica, from the responses of brokers."""
     return {
         broker_id: {tp: size for directory in outcome for tp, size in directory.replicas.items()}
         for broker_id, outcome in outcomes.items()
@@ -86,7 +86,7 @@ def sizes_in(
 
 
 def largest(sizes: Mapping[int, Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    """The bytes of each partition, where it has most of them."""
+    """The size of each partition: that of its largest replica."""
     found: dict[TopicPartition, int] = {}
     for replicas in sizes.values():
         for tp, size in replicas.items():
@@ -95,7 +95,7 @@ def largest(sizes: Mapping[int, Mapping[TopicPartition, int]]) -> dict[TopicPart
 
 
 def summary(plan: ReassignmentPlan, sizes: Mapping[TopicPartition, int]) -> str:
-    """The text that tells people the effect of a plan."""
+    """The text for the user about the effect of a plan."""
     added = plan.added()
     if not added:
         return f"{counted(len(plan.after), 'partition')} to change, no data to copy"
@@ -109,14 +109,14 @@ def summary(plan: ReassignmentPlan, sizes: Mapping[TopicPartition, int]) -> str:
 def begin(
     admin: Admin, situation: ReplicaPlacement, targets: Assignment, throttle: int | None
 ) -> dict[TopicPartition, KafkaError]:
-    """Set partitions moving, under a limit of bytes a second if one is given; what failed."""
+    """Start moves, with a throttle in bytes a second if given; returns the failures."""
     if throttle is not None:
         set_throttle(admin, situation, targets, throttle)
     return errors_of(lambda: admin.alter_partition_reassignments(targets))
 
 
 def set_throttle(admin: Admin, situation: ReplicaPlacement, targets: Assignment, rate: int) -> None:
-    """Hold the copies that a plan needs to a rate, on every broker that gives or takes some."""
+    """Throttle the copies of a plan, on every broker that sends or receives some."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     involved: set[int] = set()
@@ -140,13 +140,13 @@ def set_throttle(admin: Admin, situation: ReplicaPlacement, targets: Assignment,
 
 
 def set_log_dir_throttle(admin: Admin, brokers: Iterable[int], rate: int) -> None:
-    """Hold the copies between directories of brokers to a rate."""
+    """Throttle the copies between directories of brokers."""
     for broker_id in sorted(brokers):
         admin.alter_configs({LOG_DIR_RATE: rate}, broker=broker_id)
 
 
 def remove_throttle(admin: Admin, situation: ReplicaPlacement, topics: Iterable[str]) -> bool:
-    """Take the limits of topics and of all brokers back; whether there were any."""
+    """Remove the throttles of topics and of all brokers; returns whether there were any."""
     found = False
     for topic in sorted(set(topics) & situation.topics.keys()):
         found |= _reset(admin, (LEADER_REPLICAS, FOLLOWER_REPLICAS), topic=topic)
@@ -167,7 +167,7 @@ def _reset(
 
 
 class MoveMonitor:
-    """Moves under way, shown until they are over."""
+    """Displays moves under way until they are done."""
 
     def __init__(self, admin: Admin, label: str, targets: Assignment, *, shown: bool) -> None:
         self._admin = admin
@@ -178,7 +178,7 @@ class MoveMonitor:
         self._next_line = 0.0
 
     def wait(self) -> None:
-        """Until no partition of the plan moves any more. Ctrl-C only ends the watching."""
+        """Wait until no partition of the plan moves any more. Ctrl-C only ends the waiting."""
         moving = self._moving()
         adding = {tp: one.adding for tp, one in moving.items()}
         brokers = sorted({broker for added in adding.values() for broker in added})
@@ -219,7 +219,7 @@ class MoveMonitor:
         sizes: Mapping[TopicPartition, int],
         brokers: Sequence[int],
     ) -> int:
-        """Bytes that have arrived: all of what is done, and of the rest what is there."""
+        """The bytes that were copied: all of finished moves, and the present size of the others."""
         alive = set(self._alive())
         present = sizes_on(self._admin, [broker for broker in brokers if broker in alive])
         copied = 0
@@ -247,20 +247,20 @@ class MoveMonitor:
 
 
 def elect_preferred(admin: Admin, partitions: Sequence[TopicPartition]) -> int:
-    """Let the preferred replicas lead; the exit status, 1 if one of them cannot."""
+    """Elect the preferred replicas as leaders; returns exit status 1 if one cannot lead."""
     failures = errors_of(lambda: admin.elect_leaders(partitions)) if partitions else {}
     # A topic that was deleted meanwhile needs no leader.
     gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return report(error for error in failures.values() if error.code is not gone)
 
 
-# A plan of a hundred thousand partitions has a tenth of that.
+# A plan of a hundred thousand partitions is a tenth of this size.
 _CHARACTERS_MAX = 100_000_000
 _ANY_LOG_DIR = "any"
 
 
 class InvalidPlanFile(HeadraceError):
-    """A file is no plan; the text says what is wrong and where."""
+    """A file that is not a plan; the text says what is wrong and where."""
 
 
 class PlanFile(NamedTuple):
@@ -271,7 +271,7 @@ class PlanFile(NamedTuple):
 
 
 def plan_document(assignment: Assignment) -> dict[str, Any]:
-    """An assignment as Kafka's tool reads and writes it."""
+    """An assignment in the format of Kafka's tool."""
     return {
         "version": 1,
         "partitions": [
@@ -282,7 +282,7 @@ def plan_document(assignment: Assignment) -> dict[str, Any]:
 
 
 def read_plan(file: TextIO) -> PlanFile:
-    """The plan in a file; also what `headrace reassign generate --json` printed."""
+    """The plan in a file; output of `headrace reassign generate --json` is accepted too."""
     document = _document(file)
     if isinstance(document, dict) and isinstance(document.get("proposed"), dict):
         document = document["proposed"]
@@ -304,7 +304,7 @@ def read_plan(file: TextIO) -> PlanFile:
 
 
 def read_topics(file: TextIO) -> list[str]:
-    """The topics of a file as Kafka's --topics-to-move-json-file takes it."""
+    """The topics in a file for Kafka's --topics-to-move-json-file."""
     document = _document(file)
     given = document.get("topics") if isinstance(document, dict) else None
     topics = [entry.get("topic") if isinstance(entry, dict) else None for entry in given or ()]
@@ -341,7 +341,7 @@ def _partition(file: TextIO, number: int, one: Any) -> tuple[TopicPartition, tup
 
 
 def _log_dirs(file: TextIO, tp: TopicPartition, one: dict[str, Any], count: int) -> list[str]:
-    """The directory for each replica; `any` leaves it to the broker."""
+    """The directory for each replica; `any` leaves the choice to the broker."""
     given = one.get("log_dirs")
     if given is None:
         return [_ANY_LOG_DIR] * count

@@ -1,4 +1,4 @@
-"""`headrace groups reset-offsets`: move a group that is not running to other offsets."""
+"""`headrace groups reset-offsets`: sets the committed offsets of an inactive group."""
 
 import csv
 import json
@@ -35,19 +35,19 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class OffsetResetRefused(HeadraceError):
-    """A reset that cannot be made; the text says why and what to do."""
+    """A reset that is not possible; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtShift:
-    """So many records after the committed offset, or before it."""
+    """A number of records after the committed offset, or before it."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtCommitted:
-    """The group's offset; the end of the log where it has committed nothing."""
+    """The committed offset; the end of the log for a partition without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ Target: TypeAlias = AtEdge | AtOffset | AtTime | AtShift | AtCommitted | AtPlan
 
 @dataclass(frozen=True, slots=True)
 class PartitionReset:
-    """The reset of one partition. `wanted_offset` may lie outside the log, `new_offset` not."""
+    """The reset of one partition. `wanted_offset` may be outside the log, `new_offset` is not."""
 
     tp: TopicPartition
     old_offset: int | None
@@ -85,7 +85,7 @@ def find_resets(
     committed: Mapping[TopicPartition, int],
     target: Target,
 ) -> list[PartitionReset]:
-    """The offsets that a target stands for in each partition, in their order."""
+    """The resets of partitions to a target, in their order."""
     wanted = list(partitions)
     earliest = admin.offsets(dict.fromkeys(wanted, EARLIEST))
     latest = admin.offsets(dict.fromkeys(wanted, LATEST))
@@ -264,7 +264,7 @@ def reset_offsets(
     as_json: bool,
     **targets: Any,
 ) -> int:
-    """Show where GROUP would go on reading, and move it there with --execute.
+    """Show the new offsets of GROUP, and commit them with --execute.
 
     The group must have no members. An offset outside the log is replaced by the nearest one in it.
     """
@@ -290,7 +290,7 @@ def reset_offsets(
 
 
 def _only_target(targets: Mapping[str, Any]) -> str:
-    # Not by truth: to offset 0, and by 0, are targets too.
+    # Not by truth value: to offset 0, and by 0, are targets too.
     given = [name for name in _TARGETS if targets[name] is not None and targets[name] is not False]
     if len(given) != 1:
         raise click.UsageError(f"Say where to go with one of {', '.join(_TARGETS.values())}.")
@@ -324,7 +324,7 @@ def _target(option: str, value: Any, now_ms: int) -> Target:
 
 
 def _check_stopped(name: str, group: GroupDescription | KafkaError) -> None:
-    """Refuse to move a group that reads: its members would commit where they are."""
+    """Refuse to reset an active group: its members would overwrite the offsets."""
     if isinstance(group, KafkaError):
         if group.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise group
@@ -344,7 +344,7 @@ def _partitions(
     target: Target,
     committed: Mapping[TopicPartition, int],
 ) -> list[TopicPartition]:
-    """The partitions to move: those a plan names, those chosen, or all that are committed."""
+    """The partitions to reset: those in a plan, those chosen, or all with a committed offset."""
     if isinstance(target, AtPlan):
         return chosen_partitions(
             admin,
@@ -364,7 +364,7 @@ def _partitions(
 
 
 def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions that are still there; says which are not."""
+    """The partitions that still exist; reports the others."""
     existing = {
         TopicPartition(topic.name, partition.index)
         for topic in admin.list_topics(internal=True).values()

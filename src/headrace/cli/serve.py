@@ -1,4 +1,4 @@
-"""`headrace up` and `headrace broker`: settings from the command line, then the broker itself."""
+"""`headrace up` and `headrace broker`: settings from the command line, then the broker."""
 
 import logging
 import socket
@@ -70,8 +70,8 @@ def up(
 ) -> int:
     """Start a broker for development, or a cluster of several.
 
-    It runs in the foreground, prints one line when it is ready, and stops cleanly on Ctrl-C. Of
-    several brokers one that dies is started again.
+    It runs in the foreground, prints one line when it is ready, and stops cleanly on Ctrl-C. In a
+    cluster a broker that dies is started again.
     """
     if "," in data_dir:
         raise click.UsageError(f"--data-dir is one directory, and {data_dir!r} has a comma in it.")
@@ -111,7 +111,7 @@ def _supervise(
             f"{data_dir} has the data of a single broker; give a cluster another --data-dir."
         )
     host, first = parse_listeners((properties["listeners"],))[0][1:]
-    # Held until all is over: a broker that dies finds its port free when it is started again.
+    # Held until the end: a broker that dies finds its port free when it is started again.
     held = [HeldPort(host) for _ in range(0 if first else count)]
     ports = [port.number for port in held] or range(first, first + count)
     members = supervisor.plan(
@@ -129,7 +129,7 @@ def _supervise(
 def _refuse_both(
     option: str, parameter: str, overrides: Mapping[str, str], names: tuple[str, ...]
 ) -> None:
-    """Refuse an option together with a setting that says the same thing."""
+    """Refuse an option together with a setting of the same meaning."""
     source = click.get_current_context().get_parameter_source(parameter)
     if source is click.core.ParameterSource.COMMANDLINE:
         for name in names:
@@ -170,7 +170,7 @@ def broker(path: Path, settings: tuple[tuple[str, str], ...]) -> int:
 
 
 def serve(properties: Mapping[str, str], origin: str = "", *, verbose: bool = True) -> int:
-    """Run a broker to its end; ConfigError, with where the settings are from, if they are wrong.
+    """Run a broker to its end; ConfigError for wrong settings names their `origin`.
 
     A broker that is not `verbose` logs warnings and errors only.
     """
@@ -178,7 +178,7 @@ def serve(properties: Mapping[str, str], origin: str = "", *, verbose: bool = Tr
         config = broker_config(properties)
     except ConfigError as error:
         raise ConfigError(f"{origin}{error}") from None
-    # The broker brings the event loop and the storage engine: not before the settings are right.
+    # Imported only with correct settings: the broker imports the event loop and the storage engine.
     from headrace.broker.app import run  # noqa: PLC0415
 
     return run(config, logging.INFO if verbose else logging.WARNING)

@@ -1,7 +1,7 @@
-"""Several brokers on one machine, as one cluster: started together, started again, stopped in turn.
+"""Supervisor of several brokers on one machine as a cluster: start, restart, ordered stop.
 
-Rule: a broker that never was ready ends the cluster, because what is wrong with it will not pass;
-one that ends later is started again.
+Rule: a broker that was never ready ends the cluster, because its problem will not pass; one that
+ends later is started again.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from headrace import __version__
 from headrace.config.listeners import ANY_ADDRESS
 from headrace.net.addresses import Address
 
-# A cluster answers while a majority of its voters does; an even number bears no more failures.
+# A cluster works while a majority of its voters does; an even number tolerates no more failures.
 VOTERS_MAX = 5
 REPLICAS_MAX = 3
 
-# Has a broker of the cluster log what it does, not only what goes wrong.
+# Makes a broker of the cluster log at INFO, not only warnings.
 VERBOSE = "--verbose"
 
 _LINE_BYTES_MAX = 65_536
 _STOP_S_MAX = 30.0
 _BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
-# One that has lived for so long is started again as if it never had ended before.
+# A broker that has lived for so long is restarted without the backoff of earlier ends.
 _STEADY_S = 30.0
 _READY = re.compile(rb"headrace \S+ ready on ")
 
@@ -47,7 +47,7 @@ ASSIGNED = (
 
 @dataclass(frozen=True, slots=True)
 class LocalBroker:
-    """One broker of the cluster: its name in what is printed, its address and its settings."""
+    """One broker of the cluster: its name in the output, its address and its settings."""
 
     name: str
     address: Address
@@ -56,20 +56,20 @@ class LocalBroker:
 
     @property
     def command(self) -> list[str]:
-        """The command that runs it."""
+        """The command that starts it."""
         settings = json.dumps(dict(self.properties))
         program = [sys.executable, "-P", "-m", "headrace.cli.broker_process", settings]
         return [*program, VERBOSE] if self.verbose else program
 
 
 def voter_count(brokers: int) -> int:
-    """The number of controllers among so many brokers: an odd number."""
+    """The number of controllers for a number of brokers: an odd number."""
     most = min(brokers, VOTERS_MAX)
     return most - 1 + most % 2
 
 
 def cluster_defaults(brokers: int) -> dict[str, str]:
-    """Settings by which any one of at least three brokers may be lost."""
+    """Settings with which any one of at least three brokers may be lost."""
     replicas = min(brokers, REPLICAS_MAX)
     return {
         "default.replication.factor": str(replicas),
@@ -87,7 +87,7 @@ def plan(
     *,
     verbose: bool = False,
 ) -> tuple[LocalBroker, ...]:
-    """The brokers of a cluster, one for each address; `common` settings win over the defaults."""
+    """The brokers of a cluster, one for each address; `common` settings override the defaults."""
     voting = voter_count(len(listen))
     reached = [
         address._replace(host=hostname) if address.host in ANY_ADDRESS else address
@@ -131,7 +131,7 @@ class SupervisedProcess:
         """Whether it was ready once."""
 
     async def run(self) -> None:
-        """Return when it was stopped, or has ended without ever being ready."""
+        """Run the broker, with restarts, until it is stopped or ends without having been ready."""
         failures = 0
         while not self._stopping.is_set():
             begun = time.monotonic()
@@ -148,7 +148,7 @@ class SupervisedProcess:
             await self._sleep(delay_s)
 
     async def stop(self) -> None:
-        """Have it end cleanly, by force if that takes too long; it will not be started again."""
+        """Stop the broker cleanly, or by force if that takes too long; it is not restarted."""
         self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
@@ -167,14 +167,15 @@ class SupervisedProcess:
             self._process.kill()
 
     async def _live(self) -> int:
-        """Run one process to its end; its exit status."""
+        """Run one process to its end; returns its exit status."""
         self._process = process = await asyncio.create_subprocess_exec(
             *self._member.command,
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=STDOUT,
             limit=_LINE_BYTES_MAX,
-            # Ctrl-C is for us, who stop the brokers in an order that keeps the quorum.
+            # Ctrl-C is for the supervisor, which stops the brokers in an order that keeps the
+            # quorum.
             process_group=0,
         )
         assert process.stdout is not None
@@ -184,7 +185,7 @@ class SupervisedProcess:
         return await process.wait()
 
     async def _pass_on(self, output: asyncio.StreamReader) -> None:
-        """Print what the broker prints, with its name before each line."""
+        """Print the broker's output, with its name before each line."""
         begins_line = True
         while True:
             try:
@@ -204,7 +205,7 @@ class SupervisedProcess:
             begins_line = line.endswith(b"\n")
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, but not beyond being stopped."""
+        """Wait, at most until stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -220,13 +221,13 @@ def _how(status: int) -> str:
 
 
 async def supervise(members: Sequence[LocalBroker], data_dir: str) -> int:
-    """Run the cluster until SIGINT or SIGTERM; the process's exit status."""
+    """Run the cluster until SIGINT or SIGTERM; returns the exit status."""
     stopping = asyncio.Event()
     killing = False
 
     def on_signal() -> None:
         nonlocal killing
-        # Whoever asks a second time does not want to wait.
+        # A second signal means that the user does not want to wait.
         killing = stopping.is_set()
         stopping.set()
         if killing:
@@ -250,7 +251,7 @@ async def supervise(members: Sequence[LocalBroker], data_dir: str) -> int:
     await asyncio.wait([*lives, stopped], return_when=asyncio.FIRST_COMPLETED)
     failed = not stopping.is_set()
     stopped.cancel()
-    # The last to have joined goes first: those that vote are needed for the others to leave well.
+    # The last one first: the others need the voters for a clean stop.
     for process in reversed(everybody):
         await process.stop()
     await asyncio.gather(*lives)
@@ -258,5 +259,5 @@ async def supervise(members: Sequence[LocalBroker], data_dir: str) -> int:
 
 
 def run(members: Sequence[LocalBroker], data_dir: str) -> int:
-    """`supervise` on an event loop of its own."""
+    """Run `supervise` on an event loop."""
     return asyncio.run(supervise(members, data_dir))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.client.admin.configs import ConfigEntry
     from headrace.client.admin.topics import EligibleReplicas
 
-# What is told of a partition below the table, if there is any of it.
+# The notes about replicas below the table.
 _NOTES = {
     "eligible": "out of sync with every committed record",
     "last_known_eligible": "restarted uncleanly, may lack records",
@@ -160,7 +160,7 @@ def _summary(topic: TopicInfo) -> dict[str, Any]:
 def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: bool) -> None:
     """Show partitions, leaders, replicas, offsets, and settings that are not the defaults.
 
-    Without a name every topic is shown that is not internal.
+    Without a name all topics are shown except internal ones.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         topics = admin.describe_topics(names) if names else admin.list_topics()
@@ -193,7 +193,7 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
 def _offsets(
     admin: Admin, found: Sequence[TopicInfo]
 ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, OffsetAndTimestamp]]:
-    """The first and the next offset of every partition that has a leader to ask."""
+    """The start and end offsets of every partition with a leader."""
     led = [
         TopicPartition(topic.name, partition.index)
         for topic in found
@@ -313,7 +313,7 @@ def _print_description(document: Mapping[str, Any]) -> None:
 )
 @client_options
 def alter(name: str, partitions: int, bootstrap: str, timeout_s: float, as_json: bool) -> None:
-    """Give a topic more partitions.
+    """Add partitions to a topic.
 
     Records stay where they are, so keys that are written later may go to other partitions than
     before. Settings are changed with `headrace configs alter`.

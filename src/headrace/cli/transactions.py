@@ -1,4 +1,4 @@
-"""`headrace transactions`: which there are, who is in them, and ending those that hang."""
+"""`headrace transactions`: list and describe transactions and producers, abort hanging ones."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ from headrace.client.admin.transactions import (
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
-# A broker's default for transaction.max.timeout.ms: no coordinator lets one be open longer.
+# A broker's default for transaction.max.timeout.ms: no coordinator keeps one open longer.
 _MAX_TIMEOUT_MS = 900_000
 
 
 @click.group(short_help="Watch and abort transactions.")
 def transactions() -> None:
-    """Watch transactions, and abort those that their producers do not end."""
+    """Show transactions, and abort those that their producers do not end."""
 
 
 @transactions.command(
@@ -115,7 +115,7 @@ def _listed(one: TransactionListing) -> dict[str, Any]:
 @click.argument("names", metavar="ID...", nargs=-1, required=True)
 @client_options
 def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: bool) -> int:
-    """Show the producers of transactional IDs, and what their transactions have written to."""
+    """Show the producers of transactional IDs, and the partitions of their transactions."""
     with open_admin(bootstrap, timeout_s) as admin:
         outcomes = outcomes_of(lambda: admin.describe_transactions(names))
     found = [
@@ -220,7 +220,7 @@ def abort(
 ) -> None:
     """Abort a transaction.
 
-    By its transactional id: as if a new producer of that id had started, which the old one notices.
+    By its transactional id: as if a new producer of that id had started, which fences the old one.
     By a partition: only there, for a transaction that no coordinator knows, so that it hangs and
     read_committed consumers wait for its end. `find-hanging` finds those.
     """
@@ -257,7 +257,7 @@ def abort(
 
 
 def _check_hangs(admin: Admin, tp: TopicPartition, producer: ProducerState) -> None:
-    """Refuse to end one partition of a transaction that its coordinator ends as a whole."""
+    """Refuse to abort a partition of a transaction that a coordinator will end as a whole."""
     for transaction in _of_producers(admin, [producer.producer_id]):
         if tp in transaction.partitions:
             raise KafkaError(
@@ -269,7 +269,7 @@ def _check_hangs(admin: Admin, tp: TopicPartition, producer: ProducerState) -> N
 
 
 def _fence(admin: Admin, transactional_id: str, yes: bool, as_json: bool) -> None:
-    # Fencing an id that nobody has would make one.
+    # Fencing an unknown id would create it.
     admin.describe_transactions([transactional_id])
     if not yes:
         confirm(f"Fence the producer of {transactional_id}, and abort what it has open?", "Fencing")
@@ -314,7 +314,7 @@ def describe_producers(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Show the producers that partitions know, and where their transactions begin."""
+    """Show the producers known to partitions, and the first offsets of their transactions."""
     with open_admin(bootstrap, timeout_s) as admin:
         found = admin.describe_producers(_partitions(admin, chosen), broker_id)
     rows = [(tp, state) for tp, states in sorted(found.items()) for state in states]
@@ -388,9 +388,9 @@ def find_hanging(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Find transactions that are open in partitions, and known to no coordinator.
+    """Find transactions that are open in partitions but unknown to every coordinator.
 
-    Without a topic all are looked at. `headrace transactions abort` ends those found.
+    Without a topic all topics are searched. `headrace transactions abort` ends the hanging ones.
     """
     with open_admin(bootstrap, timeout_s) as admin:
         partitions = _partitions(admin, chosen)
@@ -440,7 +440,7 @@ def _partitions(admin: Admin, chosen: tuple[str, ...]) -> list[TopicPartition]:
 def _held_by(
     admin: Admin, broker_id: int, partitions: list[TopicPartition]
 ) -> list[TopicPartition]:
-    """Those of partitions that have a replica on a broker."""
+    """The partitions that have a replica on a broker."""
     topics = admin.describe_topics(sorted({tp.topic for tp in partitions}))
     held = {
         TopicPartition(name, partition.index)

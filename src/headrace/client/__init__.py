@@ -1,1 +1,1 @@
-"""A small blocking client: one thread, one socket per broker, the Kafka protocol alone."""
+"""The client: producer, consumer and admin client over the Kafka protocol, blocking and asyncio."""

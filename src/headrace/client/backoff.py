@@ -1,4 +1,4 @@
-"""Exponential backoff before another attempt."""
+"""Exponential backoff between attempts."""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,14 +11,14 @@ MOST_S = 1.0
 class Backoff:
     """Pauses between attempts: doubled each time up to a limit, varied by a fifth.
 
-    The variation keeps clients that failed together from coming back together.
+    The jitter keeps clients that failed together from retrying together.
     """
 
     first_s: float = FIRST_S
     most_s: float = MOST_S
 
     def delay_s(self, attempts: int, rng: Random) -> float:
-        """The pause after so many failed attempts."""
+        """The pause after this number of failed attempts."""
         # The exponent is bounded: a float overflows long before a client stops trying.
         doubled: float = self.first_s * 2.0 ** min(attempts, 32)
         return min(doubled, self.most_s) * rng.uniform(0.8, 1.2)

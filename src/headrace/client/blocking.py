@@ -1,8 +1,8 @@
-"""Calls of a client that both of its faces run: a blocking one on a thread, an asyncio one.
+"""Calls of a client that run both blocking on a thread and in asyncio.
 
-A call is a generator that yields what it waits for. What lies between two yields runs where the
-caller is: behind a blocking client in the application's thread, behind an asyncio one on its loop.
-`LoopThread.run` and `run_async` drive calls; both take coroutines too, as calls of one wait.
+A call is a generator that yields its waits. The code between two yields runs in the caller's
+context: of a blocking client in the application's thread, of an asyncio client on its loop.
+`LoopThread.run` and `run_async` drive calls; both take coroutines too, as calls with a single wait.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import uvloop
 from headrace.client.errors import Closed, TimedOut
 from headrace.clock import SystemClock
 
-# Waiting on a lock so that Ctrl-C ends it whenever it comes.
+# A wait on a lock that Ctrl-C ends whenever it comes.
 #
 # Python runs a signal's handler between instructions, or when a wait is interrupted. A signal that
 # comes after the last instruction and before the wait does neither: giving up the interpreter lock
@@ -28,7 +28,7 @@ from headrace.clock import SystemClock
 # ones on the main thread, the only one where handlers run.
 
 
-# How late Ctrl-C can be noticed.
+# The longest delay before Ctrl-C is noticed.
 GLANCE_S = 0.1
 
 # Threads wait in real time, whatever clock their client has.
@@ -36,7 +36,7 @@ _CLOCK = SystemClock()
 
 
 def wait_in_parts(wait: Callable[[float | None], bool], timeout_s: float | None) -> bool:
-    """Whether what is waited for came in time; `wait` waits so many seconds, or for ever."""
+    """Whether `wait`, called with seconds or None (for ever), succeeded within the timeout."""
     if threading.current_thread() is not threading.main_thread():
         return wait(timeout_s)
     if timeout_s is not None and timeout_s <= GLANCE_S:
@@ -54,7 +54,7 @@ Call: TypeAlias = Generator[Awaitable[Any], Any, Result]
 
 
 async def run_async(call: Call[Result] | Awaitable[Result]) -> Result:
-    """The result of a call whose waits are awaited here; a cancelled wait cancels the call."""
+    """The result of a call whose waits are awaited here; cancelling a wait cancels the call."""
     if not isinstance(call, GeneratorType):
         return await cast("Awaitable[Result]", call)
     error: BaseException | None = None
@@ -75,10 +75,10 @@ async def run_async(call: Call[Result] | Awaitable[Result]) -> Result:
 
 
 class Wait:
-    """A wait that a thread can make by itself, without a trip to the loop, and a task too.
+    """A wait that can be made by a thread itself, without the event loop, or by a task.
 
-    `block` waits in a thread so many seconds, or for ever; `waiter` makes a future of the running
-    loop. The result is whether it came in time.
+    `block` waits in a thread for the given seconds, or for ever; `waiter` makes a future of the
+    running loop. The result is whether the wait succeeded in time.
     """
 
     __slots__ = ("_block", "_timeout_s", "_waiter")
@@ -94,7 +94,7 @@ class Wait:
         self._timeout_s = timeout_s
 
     def block(self) -> bool:
-        """Wait in this thread; Ctrl-C ends it."""
+        """Wait in this thread; Ctrl-C ends the wait."""
         return wait_in_parts(self._block, self._timeout_s)
 
     def __await__(self) -> Generator[Any, Any, bool]:
@@ -110,24 +110,26 @@ class Wait:
 
 
 class Signal:
-    """A flag to wait for. Any thread may set it if a thread waits; if a task does, its loop's."""
+    """A flag to wait for. A waiting thread may be woken from any thread, a waiting task from its
+    loop.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """End the wait, or the next one."""
+        """Set the flag: end the current wait, or the next."""
         self._event.set()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def clear(self) -> None:
-        """Have the next wait wait."""
+        """Clear the flag, so that the next wait blocks."""
         self._event.clear()
 
     def wait(self, timeout_s: float | None) -> Wait:
-        """A wait until the flag is set. One at a time."""
+        """A wait until the flag is set. One wait at a time."""
         return Wait(self._event.wait, self._new_waiter, timeout_s)
 
     def _new_waiter(self) -> "asyncio.Future[None]":
@@ -137,7 +139,7 @@ class Signal:
         return waiter
 
 
-# How long what runs on the loop may take to end when it is cancelled.
+# The time that cancelled tasks on the loop have to end.
 _CLOSE_S_MAX = 5.0
 
 _threads: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
@@ -160,7 +162,7 @@ class LoopThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, which runs from now on."""
+        """The event loop, started on first use."""
         return self._loop or self._start()
 
     @property
@@ -172,7 +174,7 @@ class LoopThread:
         return self._closing
 
     def is_current(self) -> bool:
-        """Whether the caller is on this thread: in a callback, where nothing may block."""
+        """Whether the caller is on this thread, as in a callback, where nothing may block."""
         return threading.current_thread() is self._thread
 
     def run(
@@ -180,9 +182,9 @@ class LoopThread:
         call: Call[Result] | Coroutine[Any, Any, Result],
         timeout_s: float | None = None,
     ) -> Result:
-        """The result of a call, whose waits happen on the loop; Ctrl-C cancels the wait.
+        """The result of a call, whose waits run on the loop; Ctrl-C cancels the wait.
 
-        The timeout is for coroutines; calls have deadlines of their own.
+        The timeout is for coroutines; generator calls have their own deadlines.
         """
         if not isinstance(call, GeneratorType):
             return self._wait_for(cast("Awaitable[Result]", call), timeout_s)
@@ -192,7 +194,7 @@ class LoopThread:
             while True:
                 try:
                     awaitable = next(call) if error is None else call.throw(error)
-                    # In here, Ctrl-C reaches the call even if it comes between its waits.
+                    # Inside this block Ctrl-C reaches the call even between its waits.
                     while True:
                         awaitable = call.send(
                             awaitable.block()
@@ -225,7 +227,7 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise Closed("the client was closed while it was waiting") from None
         except TimeoutError:
-            # Both an operation that timed out and our own patience end up here.
+            # Both an operation's timeout and our own timeout end up here.
             if future.done() and not future.cancelled():
                 raise
             raise TimedOut(f"not done within {timeout_s:g} s") from None
@@ -234,7 +236,7 @@ class LoopThread:
             del future  # Its error's traceback has this frame: a cycle.
 
     def post(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Have the loop call something soon; nothing happens once it is closed."""
+        """Schedule a callback on the loop from any thread; does nothing once the loop is closed."""
         if self._closing:
             return
         try:
@@ -244,7 +246,7 @@ class LoopThread:
                 raise
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop, and wait for the thread. May be called again."""
+        """Cancel the running tasks, stop the loop, and wait for the thread. May be called again."""
         with self._starting:
             if self._closing:
                 return
@@ -256,17 +258,17 @@ class LoopThread:
             self._thread.join()
 
     def join(self) -> None:
-        """Wait for the thread after `close` was called on it, which could not wait for itself."""
+        """Wait for the thread, after `close` was called on the thread itself."""
         assert self._closing and not self.is_current()
         if self._thread is not None and not self._parking:  # That keeps the thread for ever.
             self._thread.join()
 
     def park(self) -> None:
-        """Have the loop do nothing any more, because the interpreter is about to end.
+        """Stop the loop from doing any work, because the interpreter is about to end.
 
-        uvloop asks for the interpreter's lock whenever something happens, and crashes when there is
-        no interpreter any more. There is no time to close: what runs on the loop may need threads
-        that have ended already.
+        uvloop takes the interpreter's lock at every event, and crashes when there is no interpreter
+        any more. There is no time to close: tasks on the loop may need threads that have ended
+        already.
         """
         if self._loop is None or self._thread is None or not self._thread.is_alive():
             return  # Not in this process either, if it was forked.
@@ -288,7 +290,7 @@ class LoopThread:
                 )
                 self._thread.start()
                 _threads.add(self)
-                # Last: whoever finds it uses it without the lock.
+                # Assigned last: other threads that see it use it without the lock.
                 self._loop = loop
             return self._loop
 
@@ -323,7 +325,7 @@ async def _awaited(awaitable: Awaitable[Result]) -> Result:
     return await awaitable
 
 
-# Registered before all that use this module, and so called after them.
+# Registered before every module that uses this one, and so called after them.
 @atexit.register
 def _park_all() -> None:
     for thread in tuple(_threads):

@@ -1,7 +1,7 @@
-"""A cluster as a client sees it: which broker leads what, connections to them, and retries.
+"""The client's metadata of a cluster, connections to its brokers, and retries.
 
-Rule: errors that pass by themselves are retried, with growing pauses, until the deadline. A cluster
-that is not `patient` reports a wrong address at once: until a broker has answered, it tries once.
+Rule: retriable errors are retried, with growing pauses, until the deadline. A cluster that is not
+`patient` reports a wrong address at once: until a broker has answered, it tries only once.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 
 CONNECT_S_MAX = 10.0
-# How long an automatically created topic may take to appear.
+# The time that an automatically created topic has to appear.
 CREATION_S_MAX = 5.0
-# Where everything that is answered at once is asked; long polls have lanes of their own.
+# The lane of requests that are answered at once; long polls have lanes of their own.
 COMMON_LANE = ""
 
 _NEVER_ASKED = ClusterView(None, -1, {}, {}, {})
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class NodeEndpoint(Protocol):
-    """The address of a broker in an answer; those of Fetch and of Produce are alike."""
+    """The address of a broker in a response; Fetch and Produce responses have the same fields."""
 
     node_id: int
     host: str
@@ -57,7 +57,7 @@ class NodeEndpoint(Protocol):
 
 
 class Connector(Protocol):
-    """A function that opens a connection: `ClientConnection.open`, or a test's own."""
+    """A function that opens a connection: `ClientConnection.open`, or a test's substitute."""
 
     async def __call__(
         self, address: Address, timeout_s: float, *, client_id: str
@@ -67,7 +67,7 @@ class Connector(Protocol):
 class ClusterClient:
     """Connections to the brokers of one cluster, and its metadata. For one event loop.
 
-    A deadline is an instant of the clock's `monotonic()`; every operation has one.
+    A deadline is an instant of the clock's `monotonic()`; every operation has a deadline.
     Invariant: there is at most one connection for a broker and a lane.
     """
 
@@ -100,7 +100,7 @@ class ClusterClient:
         self._heard: dict[str, float] = {}
 
     async def close(self) -> None:
-        """Close every connection; what is in flight ends with ConnectionFailed."""
+        """Close every connection; requests in flight end with ConnectionFailed."""
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
@@ -111,7 +111,7 @@ class ClusterClient:
 
     @property
     def view(self) -> ClusterView:
-        """Brokers and controller as last heard; empty before the first answer."""
+        """The brokers and controller from the last metadata; empty before the first response."""
         return self._view
 
     @property
@@ -120,18 +120,18 @@ class ClusterClient:
         return self._view is not _NEVER_ASKED
 
     def deadline(self, timeout_s: float | None = None) -> float:
-        """The instant at which an operation that starts now must be done."""
+        """The deadline of an operation that starts now."""
         timeout_s = self.request_timeout_s if timeout_s is None else timeout_s
         return self.clock.monotonic() + timeout_s
 
     # -- metadata
 
     def known_topic(self, name: str) -> TopicInfo | None:
-        """A topic as last heard, however long ago; None if nothing is known of it."""
+        """A topic from the last metadata, however old; None if the topic is unknown."""
         return self._topics.get(name)
 
     def leader_of(self, tp: TopicPartition) -> PartitionInfo | None:
-        """A partition as last heard, if a broker we know leads it."""
+        """A partition from the last metadata, if its leader is a known broker; else None."""
         topic = self._topics.get(tp.topic)
         if topic is None:
             return None
@@ -139,7 +139,7 @@ class ClusterClient:
         return partition if partition and partition.leader in self._view.brokers else None
 
     def hear_brokers(self, endpoints: Iterable[NodeEndpoint]) -> None:
-        """Take an answer's word for where brokers are (KIP-951)."""
+        """Update the broker addresses from a response (KIP-951)."""
         told = {
             endpoint.node_id: BrokerInfo(
                 endpoint.node_id, Address(endpoint.host, endpoint.port), endpoint.rack
@@ -150,10 +150,10 @@ class ClusterClient:
             self._view = replace(self._view, brokers={**self._view.brokers, **told})
 
     def hear_leader(self, tp: TopicPartition, leader: int, epoch: int, asked: int) -> bool:
-        """Take the word of a broker that was asked for who leads a partition (KIP-951).
+        """Update a partition's leader from the response of broker `asked` (KIP-951).
 
-        True if that is somebody else, and no older news than what is known: then nothing speaks
-        against asking that one at once.
+        True if the leader is another broker and the news is not older than the metadata: then a
+        request may be sent to that broker at once.
         """
         topic = self._topics.get(tp.topic)
         known = topic and topic.partition(tp.partition)
@@ -169,7 +169,7 @@ class ClusterClient:
         return epoch == known.leader_epoch and leader == known.leader
 
     async def heard_view(self, deadline: float | None = None) -> ClusterView:
-        """Brokers and controller as last heard, asked for if never heard."""
+        """The brokers and controller from the last metadata, requested if there is none yet."""
         if not self.was_reached:
             deadline = self.deadline() if deadline is None else deadline
             await self.retrying(lambda: self.refresh((), deadline), deadline)
@@ -178,7 +178,7 @@ class ClusterClient:
     async def refresh(
         self, names: Iterable[str] | None, deadline: float, *, create: bool = False
     ) -> ClusterView:
-        """Ask for the metadata of some topics, or of all with None. Asks once."""
+        """Request the metadata of some topics, or of all with None. One attempt."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         response = await self.call(request, deadline)
@@ -195,7 +195,7 @@ class ClusterClient:
         return view
 
     def forget(self, names: Iterable[str] | None = None) -> None:
-        """Drop what is known of some topics, or of all: it proved to be out of date."""
+        """Drop the metadata of some topics, or of all, because it proved to be out of date."""
         for name in list(self._topics) if names is None else names:
             self._topics.pop(name, None)
             self._heard.pop(name, None)
@@ -203,7 +203,7 @@ class ClusterClient:
     async def topics(
         self, names: Sequence[str], deadline: float | None = None, *, create: bool = False
     ) -> dict[str, TopicInfo]:
-        """The named topics; UnknownTopic if one does not exist and is not created by asking."""
+        """The named topics; UnknownTopic if a topic does not exist and is not auto-created."""
         deadline = self.deadline() if deadline is None else deadline
         creation_deadline = min(deadline, self.deadline(CREATION_S_MAX))
 
@@ -218,16 +218,16 @@ class ClusterClient:
         return await self.retrying(ask, deadline)
 
     async def all_topics(self, deadline: float | None = None) -> dict[str, TopicInfo]:
-        """Every topic there is, asked for now."""
+        """Every topic, from a new metadata request."""
         deadline = self.deadline() if deadline is None else deadline
         view = await self.retrying(lambda: self.refresh(None, deadline), deadline)
         return dict(view.topics)
 
     async def partition(self, tp: TopicPartition, deadline: float | None = None) -> PartitionInfo:
-        """The leader of a partition; LEADER_NOT_AVAILABLE while it has none."""
+        """A partition that has a leader; LEADER_NOT_AVAILABLE while it has none."""
         topic = (await self.topics([tp.topic], deadline))[tp.topic]
         if topic.partition(tp.partition) is None:
-            # It may have been added since the topic was heard of.
+            # It may have been added since the last metadata.
             self.forget([tp.topic])
             topic = (await self.topics([tp.topic], deadline))[tp.topic]
         partition = topic.partition(tp.partition)
@@ -240,7 +240,7 @@ class ClusterClient:
     async def by_leader(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None
     ) -> dict[int, list[TopicPartition]]:
-        """The partitions grouped by the broker that leads them."""
+        """The partitions grouped by their leader."""
         groups: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             leader = (await self.partition(tp, deadline)).leader
@@ -248,7 +248,7 @@ class ClusterClient:
         return groups
 
     async def brokers(self, deadline: float | None = None) -> list[BrokerInfo]:
-        """The brokers of the cluster, by their ids."""
+        """The brokers of the cluster, in order of their ids."""
         brokers = (await self.heard_view(deadline)).brokers
         return [brokers[node_id] for node_id in sorted(brokers)]
 
@@ -257,7 +257,7 @@ class ClusterClient:
     async def connection(
         self, node_id: int, deadline: float, *, lane: str = COMMON_LANE
     ) -> ClientConnection:
-        """The connection to one broker that requests of this lane share."""
+        """The connection to a broker that requests of this lane share."""
         broker = (await self.heard_view(deadline)).brokers.get(node_id)
         if broker is None:
             raise KafkaError(
@@ -274,7 +274,7 @@ class ClusterClient:
         lane: str = COMMON_LANE,
         version_max: int | None = None,
     ) -> Any:
-        """Ask one broker, or any, once."""
+        """Send a request to one broker, or to any, and return the response. One attempt."""
         if node_id is None:
             connection = await self._any_connection(deadline)
         else:
@@ -283,7 +283,7 @@ class ClusterClient:
         return await connection.ask(request, left_s, version_max=version_max)
 
     async def retrying(self, operation: Callable[[], Awaitable[Result]], deadline: float) -> Result:
-        """The result of `operation`, tried again after errors that pass by themselves."""
+        """The result of `operation`, retried after retriable errors until the deadline."""
         begun = self.clock.monotonic()
         reason: HeadraceError | None = None
         for attempts in count():
@@ -303,7 +303,7 @@ class ClusterClient:
         raise AssertionError("count() never ends")
 
     def passes(self, error: HeadraceError) -> bool:
-        """Whether an error may be gone at the next attempt."""
+        """Whether an error is retriable."""
         if isinstance(error, UnknownTopic):
             return False
         if isinstance(error, KafkaError):
@@ -317,7 +317,7 @@ class ClusterClient:
         return heard is not None and self.clock.monotonic() - heard < self._metadata_max_age_s
 
     async def _any_connection(self, deadline: float) -> ClientConnection:
-        """A connection to whichever broker answers; an open one if there is one."""
+        """A connection to any broker that answers; an open connection is preferred."""
         for (_, lane), connection in self._connections.items():
             if connection.is_open and lane == COMMON_LANE:
                 return connection
@@ -330,7 +330,7 @@ class ClusterClient:
         raise _unreachable(failures)
 
     def _candidates(self) -> list[Address]:
-        """Every address a broker may be at, those the cluster told us first."""
+        """Every known broker address: first those from the metadata, then the bootstrap servers."""
         known = [broker.address for broker in self._view.brokers.values()]
         self.rng.shuffle(known)
         return list(dict.fromkeys([*known, *self._bootstrap]))
@@ -346,10 +346,11 @@ class ClusterClient:
         if task is None:
             timeout_s = min(CONNECT_S_MAX, max(deadline - self.clock.monotonic(), 0.001))
             task = asyncio.create_task(self._open(place, timeout_s))
-            # Its error is told to those who wait; if nobody does any more, to nobody.
+            # Retrieved so that asyncio does not complain when no task waits for the connection any
+            # more.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._opening[place] = task
-        # Shared by all who need it now: one of them being cancelled must not cancel the others.
+        # Shared by all tasks that need the connection: cancelling one must not cancel the others.
         return await asyncio.shield(task)
 
     async def _open(self, place: tuple[Address, str], timeout_s: float) -> ClientConnection:
@@ -365,14 +366,16 @@ def _check_described(view: ClusterView, name: str, being_created: bool) -> None:
     code = view.errors.get(name, ErrorCode.NONE)
     if code is ErrorCode.NONE and name not in view.topics:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # A topic that is just being created is unknown for a moment.
+    # A topic that is being created is unknown for a moment.
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not being_created:
         raise unknown_topic(name)
     check(code, subject=Subject("topic", name))
 
 
 def _gave_up(error: HeadraceError, waited_s: float) -> HeadraceError:
-    """The error at a deadline: that no broker was reached, or else the last error."""
+    """The error at a deadline: Unreachable if no broker was reached, else TimedOut; with the last
+    error.
+    """
     if isinstance(error, Unreachable):
         return Unreachable(f"gave up after {max(waited_s, 0):.3g} s: {error}")
     return TimedOut(f"gave up after {max(waited_s, 0):.3g} s: {error}")

@@ -10,7 +10,7 @@ from headrace.protocol.messages.metadata import MetadataResponse, MetadataRespon
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker as clients are told to reach it. One that is fenced serves nobody for now."""
+    """A broker's advertised address. A fenced broker serves no requests for now."""
 
     node_id: int
     address: Address
@@ -20,7 +20,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The leader and replicas of one partition. `leader` is -1 while there is none."""
+    """The leader and replicas of one partition. `leader` is -1 if the partition has none."""
 
     index: int
     leader: int
@@ -40,8 +40,8 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
 
     def partition(self, index: int) -> PartitionInfo | None:
-        """The partition with a number."""
-        # Numbers have no gaps, so it is where its number says; a broker may leave one out, though.
+        """The partition with this number, or None."""
+        # Numbers have no gaps, so index and number agree; yet a broker may leave a partition out.
         if 0 <= index < len(self.partitions) and self.partitions[index].index == index:
             return self.partitions[index]
         return next((partition for partition in self.partitions if partition.index == index), None)
@@ -59,7 +59,7 @@ class ClusterView:
 
 
 def view_of(response: MetadataResponse) -> ClusterView:
-    """The view a Metadata answer gives."""
+    """The view from a Metadata response."""
     brokers = {
         broker.node_id: BrokerInfo(broker.node_id, Address(broker.host, broker.port), broker.rack)
         for broker in response.brokers

@@ -17,7 +17,7 @@ from headrace.client.serializers import DESERIALIZERS, Deserializer
 from headrace.errors import ConfigError
 from headrace.options import Bool, Custom, Int, ListOf, OneOf, Text, option
 
-# Where to start in a partition that has no committed offset: the policies of `auto_offset_reset`.
+# The policies of `auto_offset_reset`: where to start in a partition without a committed offset.
 #
 # Besides Kafka's earliest, latest, none and by_duration there is a point in time.
 
@@ -51,13 +51,13 @@ class ResetPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A policy, and for the two that have one the duration or the time in milliseconds."""
+    """A reset policy, with the duration or the time in milliseconds that two of them have."""
 
     policy: ResetPolicy
     ms: int = 0
 
     def timestamp(self, now_ms: int) -> int | None:
-        """The timestamp to ask ListOffsets for; None if the application has to be told."""
+        """The timestamp for ListOffsets; None if the application gets an error instead."""
         match self.policy:
             case ResetPolicy.EARLIEST:
                 return EARLIEST_TIMESTAMP
@@ -72,7 +72,7 @@ class OffsetReset:
 
 
 def parse_reset(value: Any) -> OffsetReset:
-    """The policy a value stands for; ValueError if it stands for none."""
+    """The policy for an option's value; ValueError for an invalid value."""
     match value:
         case OffsetReset():
             return value
@@ -339,7 +339,7 @@ CONSUMER_OPTIONS = client_table("Consumer", ConsumerOptions)
 
 
 def settled_consumer_options(given: dict[str, Any]) -> ConsumerOptions:
-    """The options of a consumer that is given these; ConfigError says which is wrong and why."""
+    """The checked options of a consumer; ConfigError names the invalid option and the reason."""
     values, names = CONSUMER_OPTIONS.check(given)
     group_id = values["group_id"]
     settle_common(values, names, f"consumer-{group_id}" if group_id else "consumer")

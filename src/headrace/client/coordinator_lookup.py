@@ -1,7 +1,7 @@
-"""Which broker coordinates which group or transaction, and asking it until it has answered.
+"""Coordinators of groups and transactions: lookup, and requests to them with retries.
 
-Rule: an answer that says "elsewhere" or "later" is asked for again, before the deadline, with the
-coordinator looked up anew. Any other answer stands.
+Rule: after an error that means another coordinator, or not yet, the request is repeated before the
+deadline, with the coordinator looked up again. Any other response is final.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from headrace.errors import ErrorCode, KafkaError, Subject
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
 
-# How many groups one request names, so that neither it nor its answer grows without bound.
+# The number of groups per request, so that neither it nor its response grows without bound.
 GROUPS_PER_REQUEST = 200
 
 _ELSEWHERE_OR_LATER = frozenset(
@@ -29,7 +29,7 @@ Outcome = TypeVar("Outcome")
 
 
 class CoordinatorType(IntEnum):
-    """The kinds of coordinators, with their numbers in FindCoordinator."""
+    """The types of coordinators, with their numbers in FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -39,14 +39,14 @@ class CoordinatorType(IntEnum):
 
 
 def is_elsewhere_or_later(error: KafkaError | None) -> bool:
-    """Whether a coordinator refused because another one, or it itself soon, is to be asked."""
+    """Whether to retry, after another lookup: the coordinator has moved or is not ready."""
     return error is not None and error.code in _ELSEWHERE_OR_LATER
 
 
 class CoordinatorLookup:
-    """The coordinators of groups, looked up when first needed. For one event loop.
+    """The coordinators of groups, looked up on first use. For one event loop.
 
-    With another `kind` those of transactions, whose transactional ids then stand for groups.
+    With the transaction `kind` it has those of transactional ids, which then stand for groups.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CoordinatorLookup:
         self._nodes: dict[str, int] = {}
 
     async def node_of(self, group: str, deadline: float) -> int:
-        """The broker that coordinates a group, looked up unless it is known."""
+        """The coordinator of a group, looked up unless it is known."""
 
         async def found(node: int, _: float) -> int:
             return node
@@ -65,11 +65,11 @@ class CoordinatorLookup:
         return await self.ask_one(group, found, deadline)
 
     def forget(self, group: str) -> None:
-        """Look the coordinator up anew next time: it said it is none, or does not answer."""
+        """Look the coordinator up again next time: it denied being it, or does not answer."""
         self._nodes.pop(group, None)
 
     def remember(self, nodes: Mapping[str, int]) -> None:
-        """Take the word of brokers that say which groups they coordinate."""
+        """Note coordinators from responses of brokers that list their own groups."""
         self._nodes |= nodes
 
     async def ask_one(
@@ -78,7 +78,7 @@ class CoordinatorLookup:
         ask: Callable[[int, float], Awaitable[Outcome]],
         deadline: float | None = None,
     ) -> Outcome:
-        """The answer of a group's coordinator; `ask` gets its node id and a deadline."""
+        """The response of a group's coordinator; `ask` gets its node id and a deadline."""
 
         async def ask_any(node: int, names: list[str], deadline: float) -> dict[str, Any]:
             try:
@@ -99,9 +99,10 @@ class CoordinatorLookup:
         ask: Callable[[int, list[str], float], Awaitable[dict[str, Outcome | KafkaError]]],
         deadline: float | None = None,
     ) -> dict[str, Outcome | KafkaError]:
-        """The answers of coordinators about groups, each asked about its own, with a deadline.
+        """The outcomes of groups, requested from their coordinators; `ask` gets a node, its groups,
+        a deadline.
 
-        Only groups whose answer does not stand are asked about again.
+        Only groups without a final outcome are requested again.
         """
         until = self._cluster.deadline() if deadline is None else deadline
         outcomes: dict[str, Outcome | KafkaError] = {}
@@ -127,7 +128,7 @@ class CoordinatorLookup:
         return await self._cluster.retrying(attempt, until)
 
     def _requests(self, groups: Sequence[str]) -> list[tuple[int, list[str]]]:
-        """The groups by coordinator, in parts of a size that one request can have."""
+        """The groups by coordinator, in parts that fit one request."""
         by_node: dict[int, list[str]] = {}
         for name in groups:
             by_node.setdefault(self._nodes[name], []).append(name)
@@ -147,7 +148,7 @@ class CoordinatorLookup:
         try:
             answered = await ask(node, asked, deadline)
         except ConnectionFailed:
-            # Perhaps another broker coordinates the groups by now.
+            # Another broker may coordinate the groups by now.
             for name in asked:
                 self._nodes.pop(name, None)
             raise
@@ -162,7 +163,7 @@ class CoordinatorLookup:
         }
 
     async def _find(self, groups: Sequence[str], deadline: float) -> dict[str, KafkaError]:
-        """Look up the coordinators not known yet; the groups for which none may be named."""
+        """Look up the unknown coordinators; returns the groups whose lookup failed for good."""
         refused: dict[str, KafkaError] = {}
         missing = [name for name in groups if name not in self._nodes]
         while missing:
@@ -193,9 +194,9 @@ class CoordinatorLookup:
         return refused
 
     async def _check_known(self, groups: Sequence[str], deadline: float) -> None:
-        """See that the coordinators are brokers we know, and ask for the brokers if not.
+        """Check that the coordinators are known brokers, refreshing the metadata if not.
 
-        Meanwhile somebody else who asks may have found that one does not answer.
+        Meanwhile another caller may have found that a coordinator does not answer.
         """
         view = await self._cluster.heard_view(deadline)
         if any(self._nodes.get(name) not in view.brokers for name in groups):
@@ -211,7 +212,7 @@ class CoordinatorLookup:
 
 
 def _named(key: str, response: Any) -> list[Coordinator]:
-    """The coordinators an answer names; before version 4 it is about one key and has no list."""
+    """The coordinators in a response; before version 4 it is about one key and has no list."""
     if response.coordinators:
         found: list[Coordinator] = response.coordinators
         return found

@@ -1,4 +1,4 @@
-"""Errors of clients: exceptions that say what to do, and the error code each stands for."""
+"""Errors of clients: exceptions with advice, and their error codes."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Unreachable(HeadraceError):
 
 
 class TimedOut(HeadraceError, TimeoutError):
-    """The deadline passed before an operation that was retried could succeed."""
+    """The deadline passed before a retried operation succeeded."""
 
 
 class Closed(HeadraceError):
@@ -31,7 +31,7 @@ class Closed(HeadraceError):
 
 
 class IllegalState(HeadraceError):
-    """A call that does not fit what the client is doing; the text says what to do instead."""
+    """A call that is not allowed in the client's state; the text says what to do instead."""
 
 
 class BufferExhausted(TimedOut):
@@ -39,14 +39,14 @@ class BufferExhausted(TimedOut):
 
 
 class RecordTooLarge(KafkaError):
-    """A record that is larger than a request or the topic may have."""
+    """A record larger than the limit of a request or of the topic."""
 
     def __init__(self, what: str, *, advice: str = "") -> None:
         super().__init__(ErrorCode.MESSAGE_TOO_LARGE, what, advice=advice)
 
 
 class BatchRefused(HeadraceError):
-    """A record was not written because of another one in its batch; it can be sent again."""
+    """A record was not written because another record in its batch was refused; resend it."""
 
 
 class SerializationFailed(HeadraceError):
@@ -54,13 +54,13 @@ class SerializationFailed(HeadraceError):
 
 
 class NoOffset(HeadraceError):
-    """A partition has no position to start at, and `auto_offset_reset` is "none"."""
+    """A partition has no initial position, and `auto_offset_reset` is "none"."""
 
 
 class LogTruncated(NoOffset):
     """Records before the position of `partition` were lost with a leader (KIP-320).
 
-    From `offset` on the log has other records than those that were read; None if that is not known.
+    From `offset` on the log has other records than those that were read; None if unknown.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LogTruncated(NoOffset):
 
 
 class CommitFailed(KafkaError):
-    """Offsets were not committed: the partitions belong to another member of the group by now."""
+    """Offsets were not committed: another member of the group owns the partitions by now."""
 
 
 class TransactionAborted(HeadraceError):
@@ -81,26 +81,26 @@ class TransactionAborted(HeadraceError):
 
 
 class TransactionAbortable(KafkaError):
-    """A transaction cannot be committed any more; abort it, and then another can begin."""
+    """A transaction that cannot be committed any more; abort it, and then begin another."""
 
 
 class TransactionFatal(KafkaError):
-    """A transactional producer cannot go on; close it, and make a new one if that can help."""
+    """A transactional producer that cannot continue; close it, and make a new one if that helps."""
 
 
 class ProducerFenced(TransactionFatal):
-    """A newer producer has the transactional id, or a transaction was open for too long."""
+    """A newer producer has the transactional id, or the transaction exceeded its timeout."""
 
     def __init__(self, what: str, *, advice: str = "") -> None:
         super().__init__(ErrorCode.PRODUCER_FENCED, what, advice=advice)
 
 
 class OutcomeUnknown(HeadraceError):
-    """The connection broke after a command was sent, and before it was answered."""
+    """The connection broke after a command was sent, and before the response arrived."""
 
 
 class SomeFailed(KafkaError):
-    """A command about several things that failed for some of them.
+    """A command about several subjects that failed for some of them.
 
     `outcomes` has the result or the error of each, `errors` those that failed. The code is that of
     the first error.
@@ -127,7 +127,7 @@ class SomeFailed(KafkaError):
 def failure(
     code: int, detail: str | None = None, subject: Subject | None = None
 ) -> KafkaError | None:
-    """The error that a broker answers with, or None; `subject` is the thing that was asked for."""
+    """The error for a response's error code, or None; `subject` is the subject of the request."""
     if code == ErrorCode.NONE:
         return None
     known = error_code(code)
@@ -138,7 +138,7 @@ def failure(
 
 
 def _names(text: str, subject: Subject) -> bool:
-    """Whether a broker's text names the thing, as some of them do and others do not."""
+    """Whether a broker's text names the subject, as only some do."""
     return (
         f"'{subject.name}'" in text
         or re.search(rf"{re.escape(str(subject))}(?!\w)", text) is not None
@@ -146,7 +146,7 @@ def _names(text: str, subject: Subject) -> bool:
 
 
 def check(code: int, detail: str | None = None, subject: Subject | None = None) -> None:
-    """Raise the error a code stands for, if it stands for one."""
+    """Raise the error for an error code, unless it is NONE."""
     error = failure(code, detail, subject)
     if error is not None:
         raise error

@@ -1,6 +1,6 @@
-"""ListOffsets: the offsets of times, of beginnings and of ends, behind resets and searches.
+"""ListOffsets requests: offsets by timestamp, and the beginnings and ends of logs.
 
-Rule: what leaders have answered stands; only partitions without an answer are asked about again.
+Rule: successful responses are kept; only partitions without a result are requested again.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from headrace.protocol.messages.list_offsets import (
 )
 from headrace.types import TopicPartition
 
-# What a broker answers for a time after the last record.
+# A broker's answer for a time after the last record.
 NOTHING = -1
 
 _CONSUMER = -1
@@ -31,7 +31,7 @@ async def list_offsets(
     deadline: float,
     isolation_level: int = 0,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """The offset at a timestamp, or at one of the ends, of each partition; -1 if there is none."""
+    """The offset of each partition at a timestamp or an end of the log; -1 if there is none."""
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
     async def ask_leader(leader: int, partitions: Sequence[TopicPartition]) -> KafkaError | None:
@@ -55,7 +55,7 @@ async def list_offsets(
 def outcomes(
     response: ListOffsetsResponse,
 ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], KafkaError | None]:
-    """The offsets an answer has, and the first error in it."""
+    """The offsets in a response, and its first error."""
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     first: KafkaError | None = None
     for topic in response.topics:
@@ -97,7 +97,7 @@ async def reset_offsets(
     deadline: float,
     isolation_level: int = 0,
 ) -> dict[TopicPartition, int]:
-    """The first offset at or after each timestamp: the end if no record is as young."""
+    """The first offset at or after each timestamp; the end if all records are older."""
     found = await list_offsets(cluster, wanted, deadline, isolation_level)
     missing = [tp for tp, one in found.items() if one.offset == NOTHING]
     if missing:
@@ -109,7 +109,7 @@ async def reset_offsets(
 async def beginning_offsets(
     cluster: ClusterClient, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, int]:
-    """The offset of the first record each partition still has."""
+    """The first offset of each partition's log."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST_TIMESTAMP), deadline)
     return {tp: found[tp].offset for tp in partitions}
 
@@ -120,7 +120,7 @@ async def end_offsets(
     deadline: float,
     isolation_level: int,
 ) -> dict[TopicPartition, int]:
-    """The offset behind the last record that a consumer may read in each partition."""
+    """The end offset of each partition, as far as the isolation level allows to read."""
     wanted = dict.fromkeys(partitions, LATEST_TIMESTAMP)
     found = await list_offsets(cluster, wanted, deadline, isolation_level)
     return {tp: found[tp].offset for tp in partitions}
@@ -132,6 +132,6 @@ async def offsets_for_times(
     deadline: float,
     isolation_level: int,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The first record at or after each time, in milliseconds; None if there is none."""
+    """The first record at or after each time, in milliseconds; None if all records are older."""
     found = await list_offsets(cluster, times, deadline, isolation_level)
     return {tp: found[tp] if found[tp].offset != NOTHING else None for tp in times}

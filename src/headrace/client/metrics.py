@@ -1,7 +1,8 @@
-"""Metrics of a client's own work: rates, averages and maxima of the last 30 s, and totals.
+"""Metrics of a client: rates, averages and maxima of the last 30 s, and totals.
 
 Rule: the engines report batches, requests and polls, never single records, so that counting costs
-next to nothing. Names are Kafka's where Kafka has the metric. Every number is 0 until there is one.
+next to nothing. Names are Kafka's where Kafka has the metric. Every number is 0 until it has a
+value.
 """
 
 from collections.abc import Mapping
@@ -71,10 +72,10 @@ CONSUMER_METRICS: Mapping[str, str] = {
 
 
 class Sensor:
-    """Numbers reported over time: their sum since the start, and the last window of them.
+    """Numbers reported over time: their sum since the start, and a recent window.
 
-    The window is a ring of slots. A slot that comes round again is emptied first, so reporting
-    costs a few additions, and old numbers leave one slot at a time.
+    The window is a ring of slots. A slot that is reused is emptied first, so reporting costs a few
+    additions, and old numbers leave one slot at a time.
     """
 
     __slots__ = (
@@ -178,33 +179,33 @@ class ProducerMetrics:
         self._queued_bytes = 0
 
     def batch_done(self, records: int, batch_bytes: int, raw_bytes: int) -> None:
-        """A batch was acknowledged: its records, its bytes as sent, and before compression."""
+        """Count an acknowledged batch: records, bytes as sent, and bytes before compression."""
         self._records.add(records)
         self._batches.add(batch_bytes)
         self._raw_bytes.add(raw_bytes)
 
     def request_done(self, latency_s: float) -> None:
-        """A produce request was answered."""
+        """Count an answered produce request."""
         self._latency.add(latency_s)
 
     def errors(self, records: int) -> None:
-        """So many records failed for good."""
+        """Count records that failed for good."""
         self._errors.add(records)
 
     def retried(self, records: int) -> None:
-        """So many records are sent again."""
+        """Count records that are sent again."""
         self._retries.add(records)
 
     def transaction_done(self, committed: bool, latency_s: float) -> None:
-        """A transaction was committed or aborted, and that took so long."""
+        """Count a committed or aborted transaction and its duration."""
         (self._commits if committed else self._aborts).add(latency_s)
 
     def queued(self, bytes_now: int) -> None:
-        """So many bytes of `buffer_memory` are in use now."""
+        """Set the used bytes of `buffer_memory`."""
         self._queued_bytes = bytes_now
 
     def snapshot(self) -> dict[str, float]:
-        """Every metric of `PRODUCER_METRICS` as it is now."""
+        """The current value of every metric in `PRODUCER_METRICS`."""
         return {
             "record-send-rate": self._records.rate(),
             "record-send-total": self._records.total,
@@ -250,42 +251,42 @@ class ConsumerMetrics:
         self._lags: dict[TopicPartition, int] = {}
 
     def fetch_done(self, latency_s: float, fetched_bytes: int, records: int) -> None:
-        """A fetch was answered with so many bytes and records."""
+        """Count an answered fetch with its bytes and records."""
         self._fetch_latency.add(latency_s)
         self._fetched_bytes.add(fetched_bytes)
         self._fetched_records.add(records)
 
     def consumed(self, records: int) -> None:
-        """So many records were given to the application."""
+        """Count records returned to the application."""
         self._consumed.add(records)
 
     def lag(self, partition: TopicPartition, records: int) -> None:
-        """A partition has so many records that the application has not been given."""
+        """Set the number of a partition's records that were not returned to the application yet."""
         self._lags[partition] = records
 
     def forget(self, partition: TopicPartition) -> None:
-        """A partition is somebody else's now."""
+        """Drop the lag of a partition that is no longer assigned."""
         self._lags.pop(partition, None)
 
     def commit_done(self, latency_s: float) -> None:
-        """A commit was acknowledged."""
+        """Count an acknowledged commit."""
         self._commits.add(latency_s)
 
     def rebalance_done(self, latency_s: float) -> None:
-        """A rebalance is over."""
+        """Count a finished rebalance."""
         self._rebalances.add(latency_s)
 
     def heartbeat_done(self, latency_s: float) -> None:
-        """A heartbeat was answered."""
+        """Count an answered heartbeat."""
         self._heartbeats.add(latency_s)
 
     def lags(self) -> dict[TopicPartition, int]:
-        """The records each assigned partition has yet to give, as far as was heard."""
-        # One step to Python, so that a rebalance in another thread cannot disturb it.
+        """The known lag of each assigned partition, in records."""
+        # A single step for Python, so that a rebalance in another thread cannot disturb it.
         return self._lags.copy()
 
     def snapshot(self) -> dict[str, float]:
-        """Every metric of `CONSUMER_METRICS` as it is now."""
+        """The current value of every metric in `CONSUMER_METRICS`."""
         lags = self.lags().values()
         return {
             "fetch-rate": self._fetch_latency.occurrence_rate(),

@@ -1,7 +1,7 @@
 """Option tables of all clients, and the functions that check keyword arguments against them.
 
-Rule: keyword arguments become values in `producer_options`, `consumer_options` and `admin_options`,
-and nowhere else.
+Rule: keyword arguments become option values in `producer_options`, `consumer_options` and
+`admin_options`, and nowhere else.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ OPTIONS: Mapping[str, OptionTable] = {
 
 
 def producer_options(**given: Unpack[ProducerConfig]) -> ProducerOptions:
-    """The options of a producer that is given these; ConfigError says which is wrong and why.
+    """The checked options of a producer; ConfigError names the invalid option and the reason.
 
     >>> producer_options(acks=1, linger_ms=20).enable_idempotence
     False
@@ -87,12 +87,12 @@ def producer_options(**given: Unpack[ProducerConfig]) -> ProducerOptions:
 
 
 def consumer_options(**given: Unpack[ConsumerConfig]) -> ConsumerOptions:
-    """The options of a consumer that is given these; ConfigError says which is wrong and why."""
+    """The checked options of a consumer; ConfigError names the invalid option and the reason."""
     return settled_consumer_options(dict(given))
 
 
 def admin_options(**given: Unpack[AdminConfig]) -> AdminOptions:
-    """The options of an admin client that is given these; ConfigError says which is wrong."""
+    """The checked options of an admin client; ConfigError names the invalid option."""
     values, names = ADMIN_OPTIONS.check(given)
     settle_common(values, names, "admin")
     return AdminOptions(**values)
@@ -109,7 +109,7 @@ def from_properties(
 @overload
 def from_properties(properties: Mapping[str, str], client: Literal["admin"]) -> AdminConfig: ...
 def from_properties(properties: Mapping[str, str], client: str) -> Any:
-    """The keyword arguments that properties under Kafka's names stand for.
+    """The keyword arguments for properties with Kafka's names.
 
     >>> from_properties({"linger.ms": "5", "acks": "all"}, "producer")
     {'linger_ms': 5, 'acks': 'all'}

@@ -15,13 +15,13 @@ from headrace.errors import ConfigError
 from headrace.options import INT_MAX, Bool, Int, Long, OneOf, Text, option
 from headrace.protocol.compression import Compression
 
-# The partition for a key (None if there is none), of so many.
+# A function of topic, key (None if there is none) and partition count that returns a partition.
 PartitionerFunction: TypeAlias = Callable[[str, bytes | None, int], int]
 SerializerName: TypeAlias = Literal["string", "json"]
 
 ACKS_ALL = -1
-# A broker remembers the last five batches of a producer in each partition, and can tell a repeated
-# batch only among those.
+# A broker remembers the last five batches of a producer in each partition, and recognizes a
+# duplicate only among those.
 IDEMPOTENT_IN_FLIGHT_MAX = 5
 
 _LEVELS = {
@@ -205,7 +205,7 @@ PRODUCER_OPTIONS = client_table("Producer", ProducerOptions)
 
 
 def settled_producer_options(given: dict[str, Any]) -> ProducerOptions:
-    """The options of a producer that is given these; ConfigError says which is wrong and why."""
+    """The checked options of a producer; ConfigError names the invalid option and the reason."""
     values, names = PRODUCER_OPTIONS.check(given)
     if values["partitioner"] is None:
         raise PRODUCER_OPTIONS["partitioner"].refusal(None)
@@ -251,7 +251,7 @@ def _settle_delivery_timeout(values: dict[str, Any], given: set[str]) -> None:
     if "delivery_timeout_ms" not in given:
         values["delivery_timeout_ms"] = linger_ms + request_ms
         return
-    # Unlike Kafka: one short timeout is enough to be given; the other follows.
+    # Unlike Kafka: a single short timeout is enough; the other follows.
     room_ms = values["delivery_timeout_ms"] - linger_ms
     if "request_timeout_ms" not in given and room_ms > 0:
         values["request_timeout_ms"] = room_ms

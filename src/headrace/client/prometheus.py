@@ -37,7 +37,7 @@ class ClientWithMetrics(Protocol):
 
 @runtime_checkable
 class ClientWithLag(ClientWithMetrics, Protocol):
-    """A client that is behind somebody: every consumer."""
+    """A client with a lag: every consumer."""
 
     def lag(self) -> dict[TopicPartition, int]: ...
 
@@ -52,7 +52,7 @@ class Collector:
             self.add(client)
 
     def add(self, client: ClientWithMetrics) -> None:
-        """Show this client's metrics too. Its `client_id` must differ from the others'."""
+        """Add a client's metrics. Its `client_id` must differ from those of the others."""
         kind = _kind(client)
         if self._clients.setdefault((kind, client.client_id), client) is not client:
             raise ConfigError(
@@ -61,19 +61,19 @@ class Collector:
             )
 
     def remove(self, client: ClientWithMetrics) -> None:
-        """Show this client's metrics no more."""
+        """Remove a client's metrics."""
         named = _kind(client), client.client_id
         if self._clients.get(named) is client:
             del self._clients[named]
 
     def describe(self) -> "Iterator[Metric]":
-        """The metrics that `collect` can yield; the registry refuses names that are taken."""
+        """The metrics that `collect` can yield; the registry refuses names already in use."""
         yield from self._empty("producer", PRODUCER_METRICS).values()
         yield from self._empty("consumer", CONSUMER_METRICS).values()
         yield self._lag()
 
     def collect(self) -> "Iterator[Metric]":
-        """Every metric of every client as it is now."""
+        """The current value of every metric of every client."""
         # The registry calls this from the thread of a scrape, while clients are added elsewhere.
         clients = list(self._clients.items())
         for kind, documented in (("producer", PRODUCER_METRICS), ("consumer", CONSUMER_METRICS)):

@@ -1,7 +1,7 @@
-"""Values to bytes and back: the serializers that have names, and how one that fails is reported.
+"""Serializers and deserializers: the built-in ones by name, and errors of failing ones.
 
-Rule: None is never passed to a serializer or a deserializer. A record without a key has none, and a
-value of None is a tombstone, whatever format the others are in.
+Rule: None is never passed to a serializer or a deserializer. The key of a record without a key, and
+the value of a tombstone, stay None in any format.
 """
 
 import json
@@ -59,7 +59,7 @@ DESERIALIZERS: dict[str, Deserializer] = {"string": string_from_bytes, "json": j
 
 
 def encoder(serializer: Serializer | None, part: Part) -> Callable[[str, Any], bytes | None]:
-    """A function that makes bytes of a topic's keys or values, or says what is wrong with one."""
+    """A function from a topic's keys or values to bytes, which may raise SerializationFailed."""
     if serializer is None:
         return _key_to_bytes if part == "key" else _value_to_bytes
 
@@ -127,7 +127,7 @@ def decode_all(
 ) -> None:
     """Deserialize keys and values in place; SerializationFailed names the first bad record.
 
-    The records before that one are done, it and those after it are as they were.
+    The records before it are deserialized, it and those after it are unchanged.
     """
     if key_deserializer is None and value_deserializer is None:
         return

@@ -1,4 +1,4 @@
-"""Values that applications give and get: records, where they were written, committed offsets."""
+"""Values in the client's calls: records, their metadata, offsets and group metadata."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from headrace.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset: the next record to read, and a note of the application's choice.
+    """A committed offset: the next record to read, and a note of the application.
 
-    `leader_epoch` is that of the last record read, or -1 if it is not known; with it a consumer
-    notices that the log was cut off behind its back (KIP-320).
+    `leader_epoch` is that of the last record read, or -1 if unknown; with it a consumer detects
+    that the log was truncated since (KIP-320).
     """
 
     offset: int
@@ -22,7 +22,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """The first record at or after a time. `leader_epoch` is -1 if it is not known."""
+    """The first record at or after a time. `leader_epoch` is -1 if unknown."""
 
     offset: int
     timestamp: int
@@ -45,15 +45,15 @@ class ConsumerGroupMetadata:
 HeaderValue: TypeAlias = bytes | str | None
 Headers: TypeAlias = Sequence[tuple[str, HeaderValue]] | Mapping[str, HeaderValue]
 
-# The offset of a record whose broker was not asked to answer (`acks=0`).
+# The offset of a record sent without acknowledgement (`acks=0`).
 NO_OFFSET = -1
 
 
 class RecordMetadata(NamedTuple):
     """The topic, partition and offset of a written record.
 
-    `timestamp` is in milliseconds: the record's own, or the broker's if the topic asks for the time
-    of appending. The sizes are -1 for a key or a value of None. With `acks=0` the offset is -1.
+    `timestamp` is in milliseconds: the record's own, or the broker's if the topic uses
+    LogAppendTime. The sizes are -1 for a key or a value of None. With `acks=0` the offset is -1.
 
     >>> sent = producer.send(topic, b"hello", key=b"k").result()
     >>> sent.topic == topic, sent.partition, sent.serialized_value_size
@@ -76,13 +76,13 @@ class RecordMetadata(NamedTuple):
 class BatchMetadata(NamedTuple):
     """The place of a batch of `send_arrow`: `count` records from `base_offset` on.
 
-    `timestamp` is the broker's if the topic asks for the time of appending, and -1 otherwise.
+    `timestamp` is the broker's if the topic uses LogAppendTime, and -1 otherwise.
     """
 
     topic: str
     partition: int
     base_offset: int
-    # A tuple has a method of this name, which nobody calls on a record of fields.
+    # A tuple has a method of this name, which is never called on this type.
     count: int  # type: ignore[assignment]
     timestamp: int
 
@@ -107,8 +107,8 @@ class ProducerRecord:
 # The error and the metadata of a record, one of which is None.
 OnDelivery: TypeAlias = Callable[[Exception | None, RecordMetadata | None], object]
 
-# A record on its way into a batch: topic, key, value, headers, partition, timestamp, whom to tell,
-# and the bytes it takes at most.
+# A record on its way into a batch: topic, key, value, headers, partition, timestamp, callback, and
+# an upper bound of its size.
 Pending: TypeAlias = tuple[
     str,
     bytes | None,

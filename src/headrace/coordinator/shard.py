@@ -188,7 +188,7 @@ _BYTES_MAX = 32_767
 
 
 def fits_string(text: str | None) -> bool:
-    """Whether a string can be written to the log, where its length takes 16 bits.
+    """Whether the log can store a string: its length must fit in 16 bits.
 
     Flexible versions of requests can carry longer strings.
     """

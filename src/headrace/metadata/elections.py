@@ -86,7 +86,7 @@ def elect_with_room(
     without_room: Collection[int],
     election: ElectionKind,
 ) -> ElectionResult:
-    """As `elect`, but a replica on a full disk leads only where no other of the ISR can."""
+    """As `elect`, but a replica on a full disk leads only if no other of the ISR can."""
     able = [broker_id for broker_id in active if broker_id not in without_room]
     elected = elect(partition, able, election)
     if elected.leader == NO_LEADER or elected.unclean:

@@ -1,4 +1,4 @@
-"""Recovery elections: a leader for partitions of which no replica is sure to have every record.
+"""Recovery elections: leaders for partitions without any replica that surely has every record.
 
 When every replica of the ISR and the ELR restarted uncleanly, or lost its log, the metadata does
 not say which replica has the most records. So the active replicas are asked for the ends of their
@@ -9,7 +9,7 @@ Rule: the election waits for all replicas, even if they had left the ISR: a reco
 may be lost on all others. A replica that is lost by its broker's last report is asked too: a disk
 that failed may work again after a restart, and a damaged log ends at its damage, which may still be
 more than the others have. Only a broker that has no log at all is not waited for. The wait ends
-`unclean.recovery.timeout.ms` after the first answer with a log. The outcome says which records may
+`unclean.recovery.timeout.ms` after the first answer with a log. The outcome tells which records may
 be lost.
 """
 
@@ -221,7 +221,7 @@ def _outcome(
     log_ends = _log_ends(image, partition, recovery)
     missing = _awaited(image, partition) - set(answers)
     damaged = tuple(broker_id for broker_id in log_ends if broker_id in partition.lost_replicas)
-    # If all logs are damaged, a person decides what of them is kept.
+    # If all logs are damaged, an operator decides which parts are kept.
     if len(damaged) == len(log_ends) or (missing and not is_late):
         return None
     known = partition.last_known_elr

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace import exported_value
 
-# At once: the module of the same name would else take its place when someone imports that.
+# Imported at once: otherwise the module of the same name would replace the function on import.
 from headrace.pipelines.session import session
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _MODULES = {
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-# Hidden from type checkers, which would take it as leave for every misspelt name.
+# Hidden from type checkers, which would otherwise accept every misspelt name.
 if not TYPE_CHECKING:
 
     def __getattr__(name):

@@ -1,4 +1,4 @@
-"""An archive of this package for executors on machines that do not have it installed.
+"""An archive of this package for executors on machines without it.
 
 Spark unpacks an archive into the directory an executor runs in. One holds this package with its
 compiled modules and the few packages below it; `PYTHONPATH` makes Python look there first. A zip
@@ -24,7 +24,7 @@ from typing import Final
 import headrace
 from headrace.errors import ConfigError
 
-# What reading and writing import, and what decoding Avro does where it is installed here.
+# The packages that reading and writing import, and those for Avro if installed here.
 NEEDED: Final = ("cramjam", "fastcrc", "uvloop")
 WANTED: Final = ("fastavro",)
 DIRECTORY: Final = "headrace-lib"
@@ -40,7 +40,7 @@ def archive_name() -> str:
 
 
 def write_archive(directory: Path) -> Path:
-    """Write the archive of what is installed here into a directory, and return its path."""
+    """Write the archive of the packages installed here into a directory, and return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / archive_name()
     with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
@@ -58,7 +58,7 @@ def write_archive(directory: Path) -> Path:
 
 
 def shipping_settings(archive: str | Path, config: Mapping[str, str]) -> dict[str, str]:
-    """The Spark settings that bring an archive to the executors, beside what `config` has there."""
+    """The Spark settings that ship an archive to the executors, merged with those in `config`."""
     archives = [*_parts(config, "spark.archives", ","), f"{archive}#{DIRECTORY}"]
     path = [DIRECTORY, *_parts(config, "spark.executorEnv.PYTHONPATH", ":")]
     return {"spark.archives": ",".join(archives), "spark.executorEnv.PYTHONPATH": ":".join(path)}
@@ -69,7 +69,7 @@ def _parts(config: Mapping[str, str], name: str, separator: str) -> list[str]:
 
 
 def _contents() -> dict[str, Path]:
-    """Names in the archive, and the files they are."""
+    """The names in the archive, and the files to store under them."""
     package = Path(headrace.__file__).parent
     found = {
         f"headrace/{path.relative_to(package).as_posix()}": path
@@ -97,7 +97,7 @@ def _installed(name: str) -> Iterator[tuple[str, Path]]:
             raise ConfigError(f"{name} is not installed here; pip install headrace") from None
     for file in files or []:
         place = Path(str(file.locate()))
-        # Scripts and the like lie outside of what is imported.
+        # Scripts and the like lie outside of the importable directories.
         if ".." not in file.parts and place.is_file():
             yield file.as_posix(), place
 

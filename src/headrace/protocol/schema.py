@@ -18,8 +18,8 @@ REQUEST_ELEMENTS_MAX = 250_000
 # Responses come from a trusted broker, and each partition in Metadata has several elements.
 RESPONSE_ELEMENTS_MAX = 10_000_000
 
-# Tags from here on are of fields that Kafka does not have. Kafka's tags begin at 0, and its clients
-# and brokers skip unknown tags.
+# The first tag of fields that Kafka does not have. Kafka's tags begin at 0, and its clients and
+# brokers skip unknown tags.
 OWN_TAG_MIN = 10_000
 # The highest version number that fits the int16 of the request header.
 VERSION_MAX = 32767

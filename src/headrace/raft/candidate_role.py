@@ -58,7 +58,7 @@ class CandidateRole:
         state = self._state
         asking = RaftRole.PROSPECTIVE if request.pre_vote else RaftRole.CANDIDATE
         if state.role is not asking or request.epoch != state.epoch:
-            return  # An answer to a round that is over.
+            return  # A response of a past round.
         assert state.round is not None
         state.round.count(voter, granted=granted)
         self._conclude(now_ms)
@@ -105,7 +105,7 @@ class CandidateRole:
         )
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
-        """Whether the candidate has everything that this node may have helped to commit."""
+        """Whether the candidate has every record that this node may have helped to commit."""
         log, hard = self._state.log, self._state.hard
         if hard.recovering or (not hard.may_vote and request.offset > 0):
             # This node has lost the records that it may have helped to commit: it cannot compare.

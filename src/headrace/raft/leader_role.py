@@ -165,7 +165,7 @@ class LeaderRole:
         )
 
     def _high_watermark_for(self, request: FetchRequest) -> int:
-        """The high watermark for a response; unknown where a node without data may not have it.
+        """The high watermark for a response; unknown if a node without data must not have it.
 
         A node that has lost its data may vote once it has reached this high watermark, so it must
         cover every committed record. While a new cluster is being founded there are none.

@@ -193,7 +193,7 @@ class RaftNode:
             self._state.extend_deadline(stall_ms)
 
     def tick(self, now_ms: int) -> RaftEffects:
-        """Do what is due: stand for election, resign, or announce the epoch.
+        """Take the steps that are due: stand for election, resign, or announce the epoch.
 
         A call before `deadline_ms` does nothing.
         """
@@ -411,7 +411,7 @@ class RaftNode:
         return self._finish(now_ms)
 
     def snapshot_failed(self, now_ms: int) -> RaftEffects:
-        """Note that the snapshot could not be fetched; the next fetch finds out what to do."""
+        """Note that the snapshot could not be fetched; the response to the next fetch decides."""
         self._following.end_snapshot()
         self._following.pause(now_ms)
         return self._finish(now_ms)

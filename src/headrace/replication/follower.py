@@ -92,7 +92,7 @@ class FollowerFetchSession:
             self._forgotten[key] = wanted.topic
 
     def is_current(self, key: PartitionKey) -> bool:
-        """Whether the last request fetched a partition from the offset that is wanted now."""
+        """Whether the last request fetched a partition from the presently wanted offset."""
         return key in self._wanted and key not in self._changed
 
     def fill(self, request: FetchRequest) -> None:
@@ -153,7 +153,7 @@ def _forgotten_topics(keys: dict[PartitionKey, str]) -> list[ForgottenTopic]:
 
 
 class FollowedLog(Protocol):
-    """A follower's log, as far as decisions about fetch responses need it."""
+    """A follower's log, with the properties that decisions about fetch responses need."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -201,7 +201,7 @@ class FetchDecision(NamedTuple):
 
 
 def decide(answer: PartitionData, log: FollowedLog) -> FetchDecision:
-    """The action that a partition's fetch response asks of the follower's log."""
+    """The action for the follower's log after a partition's fetch response."""
     if answer.error_code == ErrorCode.NONE:
         diverging = answer.diverging_epoch
         if diverging.end_offset < 0:
@@ -219,7 +219,7 @@ def decide(answer: PartitionData, log: FollowedLog) -> FetchDecision:
 
 
 def truncation_offset(log: FollowedLog, epoch: int, end_offset: int) -> int:
-    """The offset to truncate a log to whose leader says that `epoch` ended at `end_offset`.
+    """The offset to truncate a log to, given the leader's end offset of `epoch`.
 
     If the log does not have that epoch, its records of the next older epoch may still diverge; the
     response to the next fetch says so.

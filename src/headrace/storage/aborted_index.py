@@ -1,4 +1,4 @@
-"""The `.txnindex` of a segment: the aborted transactions whose markers it holds, in Kafka's layout.
+"""The `.txnindex` of a segment: the aborted transactions of its markers, in Kafka's layout.
 
 Rule: unlike the other indexes this index must be complete: a transaction without an entry counts as
 committed. So an entry is visible as soon as its marker is, and after a crash the index is rebuilt

@@ -24,9 +24,9 @@ SEGMENT_SIZES = "segment-checkpoint"
 BOOT_ID = "boot-id"
 # Not in Kafka: the recovery point of a log, in the log's own directory.
 FLUSHED_OFFSET = "flushed-offset"
-# Not one of Kafka's: the offset below which segments of a log may be gone, beside the log.
+# Not in Kafka: the offset below which segments of a log may be gone, beside the log.
 LOG_START = "log-start-offset"
-# Not one of Kafka's: beside the log of a replica that is about to go on in another data directory.
+# Not in Kafka: beside the log of a replica that is about to continue in another data directory.
 MOVE_METADATA = "move.metadata"
 META_PROPERTIES = "meta.properties"
 # Not in Kafka: a copy, because a directory that loses its id is new, and its logs count as lost.

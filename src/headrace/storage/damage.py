@@ -64,10 +64,10 @@ def without_traceback(error: StorageError) -> StorageError:
 
 
 def check_follows(header: BatchHeader, offset: int, flushed: int, limit: int | None = None) -> None:
-    """CorruptBatch if a batch cannot be the next one of a log that goes on at `offset`.
+    """CorruptBatch if a batch cannot be the next batch of a log that continues at `offset`.
 
-    No CRC covers its offsets. They do not go back, nor beyond `limit`, where the next segment
-    begins. What was `flushed` ended with a batch: none reaches beyond that and leaves a gap below.
+    No CRC covers its offsets. They do not go back, nor beyond `limit`, the base offset of the next
+    segment. The `flushed` part ended with a batch: none reaches beyond that and leaves a gap below.
     """
     base_offset, next_offset = header.base_offset, header.next_offset
     if base_offset < offset:

@@ -93,7 +93,7 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
 
     def lock(self) -> None:
-        """Make the directory if need be and lock it; ConfigError if another process has it."""
+        """Make the directory if missing and lock it; ConfigError if another process has it."""
         self._make()
         self._lock = self._files.lock(f"{self.path}/{LOCK}")
         if self._lock is None:
@@ -277,7 +277,7 @@ class DataDirectory:
         log_start_offsets: Mapping[TopicPartition, int],
         clean_offsets: Mapping[TopicPartition, int],
     ) -> None:
-        """Replace the checkpoints that recovery and compaction begin from, if they changed."""
+        """Replace the checkpoints with which recovery and compaction begin, if they changed."""
         written = self.checkpoints
         if recovery_points != written.recovery_points:
             self._write_offsets(RECOVERY_POINTS, recovery_points)

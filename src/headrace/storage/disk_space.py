@@ -18,7 +18,8 @@ AUTOMATIC = -1
 
 _AUTOMATIC_BYTES_MAX = 16 * 1024 * 1024
 _AUTOMATIC_SHARE = 32
-# The free bytes are measured again after so many were appended: other programs may write there too.
+# The appended bytes after which the free bytes are measured again: other programs may write there
+# too.
 _ALLOWANCE_MAX = 16 * 1024 * 1024
 _PROBE_BYTES_MIN = 4096
 # Hysteresis of the warning: use must fall so far below `warn_percent` before another warning.
@@ -119,7 +120,7 @@ class DiskSpace:
         )
 
     def refused(self, error: StorageError, size: int) -> None:
-        """Note that a write of `size` bytes failed, if it did for lack of disk space."""
+        """Note that a write of `size` bytes failed, if the reason was a lack of disk space."""
         cause = error.__cause__
         if isinstance(error, DiskFull) and getattr(cause, "errno", 0) != errno.EFBIG:
             self._mark_full(size)

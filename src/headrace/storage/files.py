@@ -32,7 +32,7 @@ def _forget_pages(fd: int, position: int, size: int) -> None:
 
 
 class ResourceShortage(StorageError):
-    """A resource is used up. The disk is sound and the operation may succeed later."""
+    """A used-up resource. The disk is sound and the operation may succeed later."""
 
 
 class DiskFull(ResourceShortage):

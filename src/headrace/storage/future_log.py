@@ -35,10 +35,10 @@ class FutureLog:
         self._truncations = -1
 
     def divergence(self, current: Log) -> int | None:
-        """The offset to `cut` the copy at before more is copied; None if it need not be cut.
+        """The offset at which the copy must be `cut` before more is copied; None if it need not be.
 
-        It is where the records of both logs diverge, after a truncation of the current log; or the
-        start of the current log, if that is behind the end of the copy.
+        It is the offset where the records of both logs diverge, after a truncation of the current
+        log; or the start of the current log, if that is behind the end of the copy.
         """
         log, start_offset = self.log, current.log_start_offset
         if log.log_end_offset < start_offset:
@@ -54,7 +54,7 @@ class FutureLog:
         return None
 
     def cut(self, offset: int) -> None:
-        """Remove records that the current log does not have; the copy goes on at `offset`."""
+        """Remove records that the current log does not have; the copy continues at `offset`."""
         if offset > self.log.log_end_offset:
             self.log.truncate_fully_and_start_at(offset)
         else:
@@ -65,7 +65,7 @@ class FutureLog:
 
         At most `bytes_max`, but at least one batch. Nothing is flushed. KafkaError if the current
         log was truncated, or its oldest records deleted, meanwhile: then `divergence` returns the
-        offset to go on at.
+        offset to continue at.
         """
         log = self.log
         if log.config is not current.config:
@@ -90,7 +90,7 @@ class FutureLog:
         return size
 
     def take_over(self, current: Log) -> None:
-        """Take over state of the current log that is not in its batches, at the same end offset."""
+        """Copy the state of the current log that is not in its batches, at the same end offset."""
         log = self.log
         assert log.log_end_offset == current.log_end_offset, (log.directory, current.directory)
         log.advance_log_start(current.log_start_offset)

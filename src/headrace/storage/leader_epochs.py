@@ -75,7 +75,8 @@ class LeaderEpochs:
             return epoch, log_end_offset
         index = bisect_right(self._entries, epoch, key=_EPOCH)
         if index == 0:
-            # Older than the oldest epoch kept: the peer has nothing in common before our start.
+            # Older than the oldest epoch kept: the peer's log and this one have nothing in common
+            # before our start.
             return epoch, self._entries[0][1]
         return self._entries[index - 1][0], self._entries[index][1]
 

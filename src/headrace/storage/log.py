@@ -159,7 +159,7 @@ class LogState:
         self.swapping = Lock()
         # Half-open ranges of offsets that are known to be damaged, and are refused to readers.
         self.damaged: tuple[tuple[int, int], ...] = ()
-        # Where a reader met damage that nobody has looked at yet.
+        # The offset of damage that a reader met and that was not checked yet.
         self.suspected_offset: int | None = None
 
     def begin_swap(self) -> None:
@@ -255,7 +255,7 @@ class LogReader:
     def suspect(self, offset: int) -> None:
         """Have the segment of `offset`, and then the others, checked for damage soon.
 
-        For readers that find wrong bytes in what the log gave them. May be called in any thread.
+        For readers that find wrong bytes in records they read. May be called in any thread.
         """
         self._state.suspected_offset = offset
 
@@ -302,7 +302,9 @@ class LogReader:
         return self._unless_truncated(start, lambda: self._aborted(start, end, read_waiting))
 
     def aborted_transactions_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
-        """The same on the owner's thread; None if it would have to wait for the disk."""
+        """As `aborted_transactions`, on the owner's thread; None if it would have to wait for the
+        disk.
+        """
         try:
             return self._aborted(start, end, read_cached)
         except WouldBlock:
@@ -346,7 +348,7 @@ class LogReader:
         if offset >= min(max_offset, end_offset):
             return LogRead(b"", segments[-1].base_offset, size)
         if state.damaged and (first_damaged := state.intact_until(offset)) is not None:
-            # No search may pass by the damage: what follows on it is cut off afterwards.
+            # No search may skip the damage: the batches behind it are cut off afterwards.
             found = log_segments.read_batches(
                 segments,
                 state.hints,
@@ -727,7 +729,7 @@ class Log(LogReader):
         self._guard(lambda: self.epochs.assign(epoch, self.log_end_offset))
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether `flush.messages` or `flush.ms` asks for a flush now."""
+        """Whether `flush.messages` or `flush.ms` demands a flush now."""
         unflushed = self.log_end_offset - self._flusher.recovery_point
         return unflushed >= self.config.flush_messages or (
             unflushed > 0 and self._flusher.dirty_ms(now_ms) >= self.config.flush_ms
@@ -844,9 +846,10 @@ class Log(LogReader):
         return segments[count].base_offset if count < len(segments) else self.log_end_offset
 
     def note_start(self, offset: int) -> None:
-        """Note durably that segments below `offset` are about to go. May run in a worker thread.
+        """Record durably that segments below `offset` are about to be deleted. May run in a worker
+        thread.
 
-        `retire_segments` does so too, but an fsync holds up the owner's thread.
+        `retire_segments` does so too, but an fsync blocks the owner's thread.
         """
         self._guard(lambda: self._start.raise_to(offset))
 
@@ -908,7 +911,7 @@ class Log(LogReader):
         return self._segments.delete_retired(now_ms)
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget the producers that were silent for too long; return their number."""
+        """Remove the producers that were inactive for too long; return their number."""
         return self.producers.expire(now_ms - self._producer_expiration_ms)
 
     def relocate(self, directory: str) -> None:
@@ -949,7 +952,7 @@ class Log(LogReader):
         self._flusher.flush(self.log_end_offset, self.segments)
 
     def _write_segment_sizes(self) -> bool:
-        """Write the segment checkpoint if it has changed; whether it had."""
+        """Write the segment checkpoint if it has changed; return whether it had."""
         path = f"{self.directory}/{SEGMENT_SIZES}"
         content = encode_segment_sizes(segment.sizes() for segment in self.segments)
         if self.open_files.files.read_bytes(path) == content:

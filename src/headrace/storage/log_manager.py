@@ -1,6 +1,6 @@
 """The logs of a broker, spread over its data directories.
 
-Rule: a directory or a log that fails goes offline alone; the others go on serving.
+Rule: a directory or a log that fails goes offline alone; the others continue to serve.
 """
 
 import logging
@@ -68,8 +68,8 @@ class LogManager:
         self.failed: dict[TopicPartition, StorageError] = {}
         # Partitions that a checkpoint lists and that have no log: it was lost, not deleted.
         self.missing: dict[TopicPartition, DataDirectory] = {}
-        # Whether logs were made or removed since the last checkpoint, from which the next start
-        # knows which logs have to exist.
+        # Whether logs were made or removed since the last checkpoint, which tells the next start
+        # the logs that must exist.
         self.names_changed = False
         self.directories = [
             DataDirectory(files, os.path.abspath(path), reserved_bytes, warn_percent)
@@ -226,7 +226,7 @@ class LogManager:
         *,
         trusted: bool = True,
     ) -> Log:
-        """Open a log; one that is not `trusted` is scanned even after a clean shutdown."""
+        """Open a log; without `trusted` it is scanned even after a clean shutdown."""
         written = directory.checkpoints
         return Log.open(
             self.files,
@@ -329,8 +329,8 @@ class LogManager:
     ) -> str:
         """Take a log out of service and keep its files under another name; return their path.
 
-        With `is_lost`, checkpoints go on to list the partition, so that a start does not take it
-        for new before its log is made again.
+        With `is_lost`, checkpoints still list the partition, so that a start does not consider it
+        new before its log is made again.
         """
         self.moves.drop(partition, now_ms)
         directory = self._homes[partition]
@@ -353,7 +353,7 @@ class LogManager:
         return aside
 
     def open_failed(self, partition: TopicPartition, now_ms: int) -> None:
-        """Try again to open a log that failed for lack of disk space or file descriptors."""
+        """Retry to open a log that failed for lack of disk space or file descriptors."""
         if not isinstance(self.failed.get(partition), ResourceShortage):
             return
         directory = self._homes[partition]
@@ -377,7 +377,7 @@ class LogManager:
         directory, path = self._homes[partition], f"{self._homes[partition].path}/{partition}"
         points = directory.checkpoints.recovery_points
         try:
-            # The segment that is cut is scanned, which makes its indexes anew.
+            # The segment that is cut is scanned, which rebuilds its indexes.
             points[partition] = min(points.get(partition, 0), prefix.base_offset)
             self.checkpoint_directory(directory)
             removed = cut_to_prefix(self.files, path, prefix)
@@ -424,7 +424,7 @@ class LogManager:
         self._deleted.append((now_ms + delay_ms, gone))
 
     def _forget_home(self, partition: TopicPartition) -> None:
-        """Drop a partition whose log was renamed from the books of its data directory."""
+        """Remove a partition whose log was renamed from the records of its data directory."""
         self.failed.pop(partition, None)
         self._homes.pop(partition).log_count -= 1
         self.names_changed = True
@@ -464,8 +464,7 @@ class LogManager:
     def delete_retired(self, now_ms: int) -> int:
         """Remove deleted segments and logs after their delay; return their number.
 
-        Those that cannot be removed now are tried again by the next call. May run in a worker
-        thread.
+        Those that cannot be removed now are retried by the next call. May run in a worker thread.
         """
         count = 0
         self.moves.delete_replaced(now_ms)
@@ -499,7 +498,7 @@ class LogManager:
     def checkpoint(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> list[StorageError]:
-        """Write the checkpoints that a restart begins from; return the failures.
+        """Write the checkpoints with which a restart begins; return the failures.
 
         A directory that fails goes offline with its logs; a directory that is merely full does not,
         as an older checkpoint is also right and only makes a scan longer. May run in any thread,

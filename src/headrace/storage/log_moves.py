@@ -84,7 +84,7 @@ class LogMoves:
     # A move, from its begin to its end.
 
     def begin(self, partition: TopicPartition, directory: DataDirectory, now_ms: int) -> bool:
-        """Begin to move a log; whether a future log was made.
+        """Begin to move a log; returns whether a future log was made.
 
         A move to another directory is cancelled. Nothing else happens if the log is in `directory`
         or moving there.
@@ -141,7 +141,7 @@ class LogMoves:
         self._manager.checkpoint_directory(future.directory)
         meta, current = future.directory.meta, self._manager.logs.get(partition)
         assert meta is not None, future.directory.path
-        if current is not None:  # Else it was deleted meanwhile.
+        if current is not None:  # Otherwise it was deleted meanwhile.
             write_destination(self._files, current.directory, meta.directory_id)
             future.prepared = True
 
@@ -154,7 +154,7 @@ class LogMoves:
     def promote(self, partition: TopicPartition, now_ms: int) -> Log:
         """Replace the current log by its future log, which has all its records; return the latter.
 
-        Reads of the old log in progress may go on for `file.delete.delay.ms`.
+        Reads of the old log in progress may continue for `file.delete.delay.ms`.
         """
         manager, future = self._manager, self.futures[partition]
         assert future.prepared, partition
@@ -191,7 +191,7 @@ class LogMoves:
             replaced.durable = True
 
     def delete_replaced(self, now_ms: int) -> None:
-        """Delete the replaced logs whose delay is over."""
+        """Delete the replaced logs whose delay has passed."""
         for partition, replaced in list(self.replaced.items()):
             if replaced.durable and replaced.delete_at_ms <= now_ms:
                 self._discard_replaced(partition, now_ms)

@@ -37,14 +37,14 @@ _HINTS_MAX = 128
 
 
 class LogRead(NamedTuple):
-    """The result of a read: batches as they are in the file. The last may be incomplete."""
+    """The result of a read: batches as in the file. The last may be incomplete."""
 
     records: Buffer
     segment_base_offset: int
     position: int
 
     def cut_before(self, end_offset: int) -> "LogRead":
-        """The batches of it that end before `end_offset`, as far as they follow on each other."""
+        """The batches of the read that end before `end_offset`, as long as they are contiguous."""
         records = byte_view(self.records)
         headers, _ = sound_headers(records)
         size = 0
@@ -91,7 +91,7 @@ def read_cached(file: File, position: int, size: int) -> Buffer:
 
 
 def sound_headers(records: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:
-    """The headers of the whole batches, up to one that cannot be true; why, if there is one."""
+    """The headers of the whole batches before the first corrupt one, and its error, if any."""
     try:
         return scan_headers(records), None
     except CorruptBatch as error:
@@ -214,7 +214,7 @@ class Expiry(NamedTuple):
 
 
 class RetainedSegment(Protocol):
-    """A segment as retention sees it: its size, its largest timestamp, its last write."""
+    """A segment's properties for retention: its size, its largest timestamp, its last write."""
 
     @property
     def base_offset(self) -> int: ...

@@ -1,9 +1,9 @@
 """Start offsets: `log-start-offset-checkpoint`, its copy, and `log-start-offset` of each log.
 
-Rule: records below a log's start are as good as deleted, so a wrong number is never believed.
-Kafka's file has room for no checksum; the copy beside it has one, and is written first. Where the
-two differ and the copy is sound, the copy is right. `log-start-offset` is the proof that segments
-were removed on purpose: it is durable before they go, so a log that begins later has lost some.
+Rule: records below a log's start count as deleted, so a wrong number is never believed. Kafka's
+file has no field for a checksum; the copy beside it has one, and is written first. If the two
+differ and the copy is sound, the copy is right. `log-start-offset` is the proof that segments were
+removed on purpose: it is durable before they go, so a log that begins later has lost some.
 """
 
 import os
@@ -36,7 +36,7 @@ def _encode_log_start(offset: int) -> bytes:
 
 
 def read_log_start(files: Files, directory: str) -> int | None:
-    """The offset below which segments of a log may be gone; None if no sound file says so.
+    """The offset below which segments of a log may be gone; None without a sound file.
 
     Logs of older versions and of Kafka have no such file until they are opened.
     """
@@ -48,9 +48,9 @@ def read_log_start(files: Files, directory: str) -> int | None:
 
 
 def known_start(files: Files, directory: str, partition: TopicPartition) -> int | None:
-    """The offset at or before which a log must begin, as its files and its checkpoint tell.
+    """The offset at or before which a log must begin, by its files and its checkpoint.
 
-    None if nothing does: then the log begins with its first segment.
+    None if neither has it: then the log begins with its first segment.
     """
     noted = read_log_start(files, directory)
     starts, _ = read_log_start_offsets(files, os.path.dirname(directory))
@@ -60,8 +60,8 @@ def known_start(files: Files, directory: str, partition: TopicPartition) -> int 
 class LogStart:
     """The file `log-start-offset` of one log: the offset below which segments may be gone.
 
-    Invariant: on stable storage it is at or above the base offset of the first segment that is
-    there on purpose. Safe to use from any thread.
+    Invariant: on stable storage it is at or above the base offset of the first segment that exists
+    on purpose. Safe to use from any thread.
     """
 
     __slots__ = ("_directory", "_lock", "_open_files", "is_durable", "offset")
@@ -75,9 +75,9 @@ class LogStart:
         self._lock = Lock()
 
     def raise_to(self, offset: int) -> None:
-        """Have it at `offset` or above, durably, before segments below that are removed.
+        """Raise the offset, durably, before segments below it are removed.
 
-        Where there is no room for it, the file is removed: nothing is missed then.
+        If the disk has no room for it, the file is removed: then no segment counts as missing.
         """
         with self._lock:
             if offset <= self.offset:
@@ -93,13 +93,13 @@ class LogStart:
             self.offset, self.is_durable = offset, offset >= 0
 
     def sync(self) -> None:
-        """Make it durable; whoever does so flushes the log's directory, too."""
+        """Make the file durable; the caller flushes the log's directory, too."""
         with self._lock:
             self._open_files.files.sync_file(self._path)
             self.is_durable = True
 
     def settle_at(self, offset: int) -> None:
-        """Have it at the base offset of the log's first segment.
+        """Set the offset to the base offset of the log's first segment.
 
         Not durably: a loss of power leaves an older one, below which nothing was removed since.
         """
@@ -120,7 +120,7 @@ class LogStart:
         return f"{self._directory}/{LOG_START}"
 
     def _write(self, offset: int) -> None:
-        """Write it in one sector, so that it is whole or not at all."""
+        """Write the offset in one sector, so that it is whole or not at all."""
         self._open_files.get(self._path, create=True).write_at(0, _encode_log_start(offset))
 
 
@@ -143,7 +143,7 @@ def read_log_start_offsets(
 ) -> tuple[dict[TopicPartition, int], str | None]:
     """The log start offsets of a data directory, and the problem with its files, or None.
 
-    The problem "" says that there is no copy yet, as in a directory written by Kafka.
+    The problem "" means that there is no copy yet, as in a directory written by Kafka.
     """
     path = f"{directory}/{LOG_START_OFFSETS}"
     data = files.read_bytes(path)

@@ -83,7 +83,7 @@ class MetadataSnapshots:
         return SnapshotPart(self._files, self.path(snapshot))
 
     def add(self, snapshot: SnapshotId) -> None:
-        """Add a snapshot whose file is finished."""
+        """Add a snapshot whose file is complete."""
         self.ids = tuple(sorted({*self.ids, snapshot}))
 
     def read(self, snapshot: SnapshotId) -> bytes:
@@ -146,7 +146,7 @@ READ_BYTES = 1024 * 1024
 
 
 class MetadataLog:
-    """The metadata log with its snapshots, as the consensus core and the quorum's shell use it.
+    """The metadata log with its snapshots, for the consensus core and the quorum's shell.
 
     Owned by one thread; only those methods of `log` and `snapshots` may run in another thread that
     say so.
@@ -382,7 +382,7 @@ def _number(fields: dict[str, object], name: str, minimum: int = -1) -> int:
 class QuorumStateFile:
     """The file `quorum-state` in the directory of the metadata log.
 
-    `write` blocks for as long as a flush takes: the node must not go on before.
+    `write` blocks for as long as a flush takes: the node must not proceed before.
     """
 
     def __init__(self, files: Files, directory: str) -> None:

@@ -59,7 +59,7 @@ Batch = tuple[Buffer, BatchHeader]
 
 
 class DamagedMetadata(HeadraceError):
-    """The metadata log of the only voter is damaged; the text says where, with advice."""
+    """The metadata log of the only voter is damaged; the text has the place and advice."""
 
 
 @dataclass(slots=True)
@@ -161,7 +161,8 @@ def _scan(
     hard_state: HardState | None,
     epochs: list[tuple[int, int]] | None,
 ) -> MetadataScan:
-    """Scan the log; if a loss of power undid a truncation and the appends after it, up to there.
+    """Scan the log; if a loss of power undid a truncation and the appends after it, only up to
+    there.
 
     The epoch checkpoint has survived then: it has an epoch without any batch, which begins at an
     offset where there are batches of older epochs.
@@ -256,7 +257,7 @@ def _damage(files: Files, found: Examination, directories: Sequence[str]) -> Met
 
 
 def _trace(files: Files, found: Examination, directories: Sequence[str]) -> str:
-    """The evidence, as text, that a metadata log was here before; empty if there is none."""
+    """The evidence, as text, that a metadata log existed here before; empty if there is none."""
     aside = set_aside_names(files, found.data_directory)
     if aside:
         return f"there is {aside[-1]}"
@@ -583,7 +584,7 @@ def _check_start(files: Files, found: Examination) -> None:
 
 
 def _replace_hard_state(files: Files, found: Examination, *, is_alone: bool) -> None:
-    """Replace a damaged `quorum-state`, without the vote that was in it."""
+    """Replace a damaged `quorum-state`, without the vote in it."""
     path = f"{found.directory}/{QUORUM_STATE}"
     files.rename(path, path + DAMAGED_SUFFIX)
     last_epoch = found.scan.last_epoch

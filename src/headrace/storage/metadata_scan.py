@@ -194,7 +194,7 @@ def _is_torn(data: Buffer, position: int, expected_offset: int) -> bool:
 def _batches_from(
     data: Buffer, position: int, offset_min: int
 ) -> Iterator[tuple[Buffer, BatchHeader]]:
-    """The sound batches of offsets from `offset_min` on, wherever they begin after `position`."""
+    """The sound batches of offsets from `offset_min` on, at any position behind `position`."""
     while position + HEADER_SIZE <= len(data):
         header = _sound_batch(data, position, offset_min)
         if header is None:

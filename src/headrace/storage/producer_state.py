@@ -49,7 +49,7 @@ class OpenTransactions:
         return next(iter(self._open), None)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Note a transaction whose first record was appended."""
+        """Note a transaction at the append of its first record."""
         self._open[first_offset] = producer_id
 
     def end(self, first_offset: int, marker_offset: int) -> int:
@@ -129,8 +129,9 @@ class _RefusedSequence(NamedTuple):
 class ProducerEntry:
     """The newest epoch of a producer id, and its newest batches, oldest first.
 
-    `transaction_first_offset` is where its open transaction begins, or -1; `coordinator_epoch` that
-    of its last marker, or -1. Markers have no sequence and are not in `batches`.
+    `transaction_first_offset` is the first offset of its open transaction, or -1;
+    `coordinator_epoch` that of its last marker, or -1. Markers have no sequence and are not in
+    `batches`.
     """
 
     __slots__ = (
@@ -207,7 +208,7 @@ class ProducerStates:
         return 0 if producer is None else producer.markers_seen
 
     def check(self, headers: Sequence[BatchHeader], data: Buffer = b"") -> RecentBatch | None:
-        """Check that batches may be appended; return the first of the originals of duplicates.
+        """Check that batches may be appended; return the original of the first duplicate.
 
         `data` holds the batches; only markers are read from it. Raises KafkaError for a sequence
         that leaves a gap, for a fenced epoch, and for a batch outside the open transaction.
@@ -412,7 +413,7 @@ class ProducerStates:
         return AbortedTransaction(marker.producer_id, first_offset, offset, stable_offset)
 
     def _of_epoch(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """The state of a producer, made if need be, moved on to `epoch` if that is newer."""
+        """The state of a producer, made if missing, moved on to `epoch` if that is newer."""
         producer = self._by_id.get(producer_id)
         if producer is None:
             self._refused.pop(producer_id, None)
@@ -440,7 +441,7 @@ class ProducerStates:
         try:
             return self.record_marker(header, data, heard_ms or 0)
         except CorruptBatch:
-            return None  # Its decision cannot be read, so the transaction stays open.
+            return None  # Its outcome cannot be read, so the transaction stays open.
 
     def expire(self, oldest_timestamp: int) -> int:
         """Forget producers last active before `oldest_timestamp`; return their number.
@@ -668,7 +669,7 @@ class ProducerSnapshots:
             except IndexError:
                 return
             self._files.sync_file(path)
-            # Only after success: after a failure the next call has to try it again.
+            # Only after success: after a failure the next call has to retry it.
             self.unsynced.popleft()
 
     def _remove(self, offset: int) -> None:

@@ -1,11 +1,11 @@
 """Opening a log: loading its files, and recovery after a crash.
 
-Rule: segments that end before the last record below the recovery point are trusted: what made that
-record durable did so with their indexes. From its segment on every batch is walked and its CRC
-checked. A bad batch at or past the recovery point was never flushed: the log ends before it. One
-below is damage, as is a segment that is missing, the first one too, and the log is not opened.
-After a clean shutdown only the tail behind the last index entry is read, and everything is below
-the recovery point.
+Rule: segments that end before the last record below the recovery point are trusted: the flush of
+that record made their indexes durable too. From its segment on every batch is walked and its CRC
+checked. A bad batch at or past the recovery point was never flushed: the log ends before it. A bad
+batch below is damage, as is a missing segment, even the first, and the log is not opened. After a
+clean shutdown only the tail behind the last index entry is read, and everything is below the
+recovery point.
 """
 
 import os
@@ -107,9 +107,10 @@ def load(
 
     Unless `check_start` is false, its first segment must be where `log-start-offset` says.
 
-    Segments of a log that was ever `compacted` need not join. `same_boot` tells that the machine
-    has run since the log was written, so that no byte that reached a file is missing. DamagedLog if
-    the log has lost what was flushed: then it has all the batches it was found with.
+    Segments of a log that was ever `compacted` need not be contiguous. `same_boot` says that the
+    machine was not rebooted since the log was written, so that no byte that reached a file is
+    missing. DamagedLog if flushed data are lost: then the log keeps all the batches it was found
+    with.
     """
     flushed_offset = read_flushed_offset(open_files.files, directory) or 0
     if not clean:
@@ -244,7 +245,9 @@ class _LogLoader:
         self._damaged_aborted: set[int] = set()
 
     def find(self, log_start_offset: int) -> bool:
-        """List the segments and snapshots; whether there were none, so that a new log is made."""
+        """List the segments and snapshots; returns whether there were none, so that a new log is
+        made.
+        """
         if not self._files.exists(self._directory):
             self._files.make_directory(self._directory)
             sizes = {}
@@ -318,7 +321,8 @@ class _LogLoader:
         return self._files.file_sizes(self._directory)
 
     def _finish_swap(self, name: str, sizes: dict[str, int]) -> None:
-        """Replace old segments by a compacted segment, whose `.swap` name says it is complete.
+        """Finish the replacement of segments by a compacted one, which is complete under its
+        `.swap` name.
 
         Its indexes are dropped, since they may be older, and rebuilt. It gets its final name last,
         so that after a crash here it is not left beside the old segments.
@@ -356,11 +360,11 @@ class _LogLoader:
     def begin_at(
         self, log_start_offset: int, end_offset: int, recovery_point: int
     ) -> tuple[int, int]:
-        """The start and end offset of the log, whose checkpointed start may be behind its end."""
+        """The start and end offset of the log; the checkpointed start may be behind its end."""
         if end_offset >= log_start_offset:
             return log_start_offset, end_offset
         if log_start_offset <= recovery_point:
-            # What was deleted on request must not come back, nor its offsets be given out again.
+            # Records deleted on request must not come back, nor their offsets be used again.
             self.start.raise_to(log_start_offset)
             self.restart(log_start_offset)
             return log_start_offset, log_start_offset
@@ -444,7 +448,7 @@ class _LogLoader:
                     continue
                 known = self.epochs.epoch_of(header.base_offset)
                 if header.base_offset < start_offset <= header.last_offset:
-                    # Only where the log starts may an epoch begin in the middle of a batch.
+                    # Only at the log start may an epoch begin in the middle of a batch.
                     if epoch != entries[0][0] or start_offset > self._log_start_offset:
                         return False
                 elif header.leader_epoch != known:
@@ -600,7 +604,7 @@ class _LogLoader:
             return None
 
     def _check_batch(self, buffer: Buffer, header: BatchHeader, offset: int) -> None:
-        """CorruptBatch if a batch of the active segment is not what was written at `offset`."""
+        """CorruptBatch if a batch of the active segment is wrong, or not the one at `offset`."""
         check_follows(header, offset, self._flushed)
         check_batch(buffer, header, compacted=True)
 
@@ -803,7 +807,7 @@ class _LogLoader:
     def _first_beyond(self, index: int, offset: int) -> tuple[int, int]:
         """The position of the first batch of a segment that ends behind `offset`, and its offset.
 
-        Where batches go back, it is that one, or a later one, that has a wrong offset.
+        If offsets go back, that batch or a later one has a wrong offset.
         """
         segment = self.segments[index]
         end_offset = segment.base_offset

@@ -129,7 +129,7 @@ def plan_repair(directory: str) -> RepairPlan:
 
 
 class _DamageSurvey:
-    """A walk over all batches of a log that goes on behind damage."""
+    """A walk over all batches of a log that continues behind damage."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _DamageSurvey:
         flushed_offset: int,
     ) -> None:
         self.end_offset = segments[0].base_offset if segments else 0
-        # What is before the first segment was deleted, or is missing.
+        # Segments before the first were deleted, or are missing.
         self._is_start_known = known_start is not None
         if known_start is not None:
             self.end_offset = min(self.end_offset, known_start)
@@ -152,7 +152,7 @@ class _DamageSurvey:
         self._noted = noted
         self._compacted = compacted
         self._flushed_offset = flushed_offset
-        # Where the first batch lies that may turn out to be of an epoch that was over.
+        # The position of the first batch that may turn out to be of a past epoch.
         self._stale_at = (0, 0)
 
     def find(self) -> Iterator[DamagedExtent]:
@@ -254,7 +254,7 @@ def apply_repair(files: Files, plan: RepairPlan, repair: RepairMethod) -> list[s
 
 
 def _forget_flushes(files: Files, plan: RepairPlan) -> None:
-    """Remove the flushed offsets: the next start scans the log, and takes no gap for damage."""
+    """Remove the flushed offsets, so that the next start scans the log and accepts gaps."""
     data_directory = os.path.dirname(plan.directory)
     points = _offsets(data_directory, RECOVERY_POINTS)
     points[plan.partition] = 0
@@ -296,7 +296,7 @@ def intact_prefix(files: Files, directory: str, damage: DamagedLog) -> IntactPre
                 position = at + header.size
                 prefix = IntactPrefix(segment.base_offset, position, offset, header.leader_epoch)
         except CorruptBatch:
-            pass  # Here the damage begins.
+            pass  # The damage begins here.
         if prefix is not None:
             return prefix
     return None
@@ -392,7 +392,7 @@ class _RepairWorker:
         self.removed.append(name)
 
     def _copy(self, path: str, position: int, limit: int) -> None:
-        """Copy a part of a file to a file of its own."""
+        """Copy a part of a file to a separate file."""
         name = self._free_name(f"{path}.{position}-{limit}{REMOVED_SUFFIX}")
         source, target = self._files.open(path), self._files.open(name, create=True)
         at = position

@@ -1,8 +1,8 @@
-"""Reading segments again, to find damage while other replicas are intact.
+"""Scrubbing: reading segments again, to find damage while other replicas are intact.
 
 Rule: a pass over a data directory reads every segment once, in the order of partitions and offsets,
-the active ones as far as they are written. How far it has come is written down, so that a restart
-goes on with it.
+the active ones up to their present size. Its progress is written to a file, so that a restart
+continues the pass.
 """
 
 from bisect import bisect_right
@@ -65,10 +65,10 @@ class ScrubProgress:
     def begun(self, now_ms: int, interval_ms: int, since_ms: int = NEVER) -> "ScrubProgress":
         """A new pass if one is due: `interval_ms` after the last one began, and when it ended.
 
-        One that began before `since_ms` is always due again: disks may have changed meanwhile.
+        A pass that began before `since_ms` is always due again: disks may have changed meanwhile.
         """
         waited_ms = now_ms - self.started_ms
-        # A clock that was set back would else hold up the next pass for as long.
+        # Otherwise a clock that was set back would delay the next pass by as much.
         due = self.started_ms < since_ms or not 0 <= waited_ms < interval_ms
         due = due or self.started_ms == NEVER
         return self if self.is_under_way or not due else ScrubProgress(now_ms, damage=self.damage)
@@ -91,7 +91,7 @@ class ScrubProgress:
         )
 
     def found(self, damage: SegmentDamage) -> "ScrubProgress":
-        """The pass with damage in a segment that was not its next."""
+        """The pass with damage in a segment read out of order."""
         known = tuple(other for other in self.damage if other.key != damage.key)
         return replace(self, damage=(*known, damage)[:_DAMAGE_MAX])
 
@@ -169,12 +169,12 @@ def _key(words: Sequence[str]) -> SegmentKey:
 def check_segment(
     segment: Segment, end_offset: int, epochs: Sequence[tuple[int, int]] = ()
 ) -> Iterator[int]:
-    """Read a segment up to its size of now, a piece at a time, each with its size.
+    """Read a segment up to its present size, yielding the size of each piece.
 
-    `end_offset` is where the next one begins, or the log ends. `epochs` are the leader epochs of
-    the log with their start offsets: a batch's own epoch is not covered by its CRC. Raises
-    DamagedLog where a batch is not what was written, by its CRC, its place in the chain of batches,
-    its offsets or its epoch, or cannot be read; and Shortage if there is no descriptor left to read
+    `end_offset` is the base offset of the next segment, or the end of the log. `epochs` are the
+    leader epochs of the log with their start offsets: a batch's own epoch is not covered by its
+    CRC. Raises DamagedLog where a batch is wrong by its CRC, its place in the chain of batches, its
+    offsets or its epoch, or cannot be read; and ResourceShortage without a free descriptor to read
     it with.
     """
     return _check_pieces(segment, segment.size, end_offset, epochs)
@@ -196,7 +196,7 @@ def _check_pieces(
         )
 
     def broken(reason: str, at: int) -> StorageError:
-        """Damage behind which the batches go on where one is found."""
+        """The error of damage, up to the next whole batch if there is one."""
         where = position + at
         found = find_whole_batch([segment], 0, where, offset)
         if found is None:

@@ -125,7 +125,7 @@ class Segment:
         self.aborted = AbortedIndex(open_files, self.path + ABORTED_SUFFIX, aborted_size)
         self._open_files = open_files
         self._file: File | None = None
-        # Where batches go on behind damage: an offset and its position. Searches begin there.
+        # The offset and the position of the first sound batch behind damage. Searches begin there.
         self.sound_from: tuple[int, int] | None = None
         self._bytes_since_entry = 0
         # Read from the files on first use: for most closed segments they are never needed.
@@ -451,7 +451,7 @@ class Segment:
         return largest
 
     def load_tail(self, check: Callable[[Buffer, BatchHeader, int], None] | None = None) -> int:
-        """Learn the timestamps and the end offset of a segment that is to be appended to.
+        """Read the timestamps and the end offset of a segment that will be appended to.
 
         Reads only from the last index entry on. Raises CorruptBatch if the file does not end there
         with whole batches, or if `check` does, which gets each with the offset it should follow on.

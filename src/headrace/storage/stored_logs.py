@@ -248,7 +248,7 @@ def _headers(segment: Segment, position: int) -> Iterator[tuple[BatchHeader, byt
 
 
 def _walk(segment: Segment, position: int, size: int) -> tuple[int, int]:
-    """The end offset of the last whole batch, and the position where it ends."""
+    """The end offset of the last whole batch, and its end position."""
     end_offset = segment.base_offset
     file = segment.file()
     while size - position >= HEADER_SIZE:

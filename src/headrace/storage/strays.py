@@ -141,7 +141,7 @@ def _read_note(files: Files, path: str) -> StrayNote | None:
 
 
 def restore(files: Files, data_directory: str, stray: Stray) -> str:
-    """Give a stray log its name back, for the next start of the broker; return its new path.
+    """Rename a stray log back, for the next start of the broker; return its new path.
 
     StorageError if the partition has a log there.
     """
@@ -164,7 +164,7 @@ def discard(files: Files, stray: Stray) -> None:
 
 
 def forget(files: Files, data_directory: str, partition: TopicPartition) -> bool:
-    """Remove a partition from the checkpoints of a stopped broker; whether it was in any.
+    """Remove a partition from the checkpoints of a stopped broker; return whether it was in any.
 
     The broker then makes a new log: the records of the lost log are given up.
     """

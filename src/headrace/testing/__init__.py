@@ -1,4 +1,4 @@
-"""A real broker inside a test: started in a moment, broken on request, gone afterwards.
+"""Real brokers inside a test: started quickly, broken on request, removed afterwards.
 
     with headrace.testing.Broker() as broker:
         topic = broker.create_topic(partitions=3)

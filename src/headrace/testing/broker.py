@@ -1,4 +1,4 @@
-"""The broker of a test: started, stopped, and broken in the ways brokers break."""
+"""The broker of a test: start, stop, and faults."""
 
 import atexit
 import os
@@ -30,8 +30,8 @@ _TOPIC_TIMEOUT_S = 30.0
 _PORT_ATTEMPTS = 5
 
 # A test should not wait for members that do not come, or for fifty partitions to be opened. And its
-# records may have the timestamps of years ago: whether they are still there must not depend on how
-# long the broker runs already, so it looks for old ones after a day.
+# records may have timestamps of years ago: whether they still exist must not depend on how long the
+# broker has been running, so it checks retention only after a day.
 DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     "log.retention.check.interval.ms": "86400000",
@@ -48,7 +48,7 @@ Value = str | int | float | bool
 
 
 class Startable(ABC):
-    """A broker or cluster that a `with` statement starts at its begin and closes at its end."""
+    """A broker or cluster that a `with` statement starts and closes."""
 
     @abstractmethod
     def start(self) -> Self:
@@ -56,7 +56,7 @@ class Startable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop it and remove what it has left."""
+        """Stop it and remove its files."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -76,7 +76,7 @@ class Pausable(ABC):
     @property
     @abstractmethod
     def is_running(self) -> bool:
-        """Whether it was started and has not ended; one that is paused counts as running."""
+        """Whether it was started and has not ended; a paused broker counts as running."""
 
     @abstractmethod
     def pause(self) -> None:
@@ -84,7 +84,7 @@ class Pausable(ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Resume a paused broker."""
 
     @contextmanager
     def paused(self) -> Iterator[Self]:
@@ -134,7 +134,7 @@ class Broker(Startable, Pausable):
         self._proxy: Proxy | None = None
         self._temporary: Path | None = None
         self._asked_port = port
-        self._port = 0  # Where clients find it: the proxy's if there is one.
+        self._port = 0  # The port for clients: the proxy's if there is one.
         self._broker_port = 0
         self._held_port: HeldPort | None = None
         self._log = BrokerLog()
@@ -147,7 +147,7 @@ class Broker(Startable, Pausable):
         where = f" on {self.bootstrap_servers}" if self._port else ""
         return f"<{kind}Broker{where}, {'running' if self.is_running else 'not running'}>"
 
-    # -- what it is
+    # -- properties
 
     @property
     def bootstrap_servers(self) -> str:
@@ -160,19 +160,19 @@ class Broker(Startable, Pausable):
 
     @property
     def port(self) -> int:
-        """The port clients connect to; it stays the same until `close()`."""
+        """The port for clients; it stays the same until `close()`."""
         if not self._port:
             raise BrokerError("the broker has no port before it is started; call start() first")
         return self._port
 
     @property
     def pid(self) -> int:
-        """The id of the broker's process; in-process, that of this one."""
+        """The process id of the broker; in-process, that of this process."""
         return self._runner.pid
 
     @property
     def data_dir(self) -> Path:
-        """The directory of its records."""
+        """The directory of its data."""
         given = self._config.get("log.dirs") or self._config.get("log.dir")
         directory = self._data_dir or self._temporary
         if given:
@@ -183,27 +183,27 @@ class Broker(Startable, Pausable):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended; one that is paused counts as running."""
+        """Whether it was started and has not ended; a paused broker counts as running."""
         return self._runner.is_running
 
     @property
     def log(self) -> str:
         """The output of the broker, through all its restarts.
 
-        In-process it is what its thread has logged, as far as the levels of `logging` allow.
+        In-process it is the log of its thread, as far as the levels of `logging` allow.
         """
         return self._log.text
 
     def clear_log(self) -> None:
-        """Forget what was printed so far."""
+        """Clear the recorded output."""
         self._log.clear()
 
-    # -- its life
+    # -- start and stop
 
     def start(self) -> Self:
-        """Start it and return when it is ready; BrokerError, with its log, if it does not get so.
+        """Start it and return when it is ready; else BrokerError, with its log.
 
-        A broker that was stopped or killed comes back on the same port with its data.
+        A broker that was stopped or killed restarts on the same port with its data.
         """
         if self.is_running:
             raise BrokerError("the broker is running already; restart() stops and starts it")
@@ -220,7 +220,7 @@ class Broker(Startable, Pausable):
         return self
 
     def stop(self) -> None:
-        """Stop it cleanly, and keep its port and data. Nothing happens if it is not running."""
+        """Stop it cleanly, and keep its port and data. Does nothing if it is not running."""
         self._runner.stop()
 
     def restart(self) -> Self:
@@ -229,7 +229,7 @@ class Broker(Startable, Pausable):
         return self.start()
 
     def close(self) -> None:
-        """Stop it and remove what it has left, its port and, if it was temporary, its data."""
+        """Stop it and release its port; temporary data are removed."""
         try:
             self.stop()
         finally:
@@ -244,10 +244,10 @@ class Broker(Startable, Pausable):
             atexit.unregister(self._at_exit)
 
     def create_topic(self, name: str | None = None, partitions: int = 1, **configs: Value) -> str:
-        """Create a topic and return its name, a new one if none is given.
+        """Create a topic and return its name, a new one by default.
 
         Settings are given under Kafka's names with underscores: `retention_ms=60_000`. KafkaError
-        says what is wrong with a topic that cannot be created, also if it exists already.
+        has the reason if the topic cannot be created, also if it exists already.
         """
         if not self.is_running:
             raise BrokerError(
@@ -261,7 +261,7 @@ class Broker(Startable, Pausable):
     # -- faults
 
     def kill(self) -> None:
-        """End its process by SIGKILL, as a crash would. `start()` brings it back."""
+        """End its process by SIGKILL, like a crash. `start()` restarts it."""
         self._needs_process("kill").kill()
 
     def pause(self) -> None:
@@ -269,13 +269,13 @@ class Broker(Startable, Pausable):
         self._needs_process("pause").pause()
 
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Resume a paused broker."""
         self._needs_process("resume").resume()
 
     def slow(self, *, latency_ms: float = 0.0, bytes_per_s: float | None = None) -> None:
-        """Have every answer come `latency_ms` later, and limit the rate of each connection.
+        """Delay every response by `latency_ms`, and limit the rate of each connection.
 
-        `bytes_per_s` holds for each connection and direction; None is no limit. It is so for open
+        `bytes_per_s` applies to each connection and direction; None is no limit. It applies to open
         connections and new ones until the next `slow()` or `heal()`, and needs `proxied=True`.
         """
         if latency_ms < 0:
@@ -296,7 +296,7 @@ class Broker(Startable, Pausable):
             self.slow()
 
     def cut(self) -> None:
-        """Drop every connection and refuse new ones until `heal()`, while the broker runs on.
+        """Drop every connection and refuse new ones until `heal()`, while the broker keeps running.
 
         Needs `proxied=True`.
         """
@@ -315,7 +315,7 @@ class Broker(Startable, Pausable):
         """Undo `slow()` and `cut()`."""
         self._needs_proxy("heal").heal()
 
-    # -- how it is done
+    # -- implementation
 
     @property
     def _runner(self) -> "BrokerProcess | BrokerThread":
@@ -344,7 +344,7 @@ class Broker(Startable, Pausable):
                 self._start_on_port()
                 return
             except PortTaken:
-                # Only a port that nobody knows yet may be exchanged for another one.
+                # Only a port that was never published may be replaced by another one.
                 known = self._port and not self._proxied
                 if known or self._asked_port or attempt == _PORT_ATTEMPTS - 1:
                     raise
@@ -399,21 +399,21 @@ class Broker(Startable, Pausable):
         return self._proxy
 
     def _at_exit(self) -> None:
-        """Leave nothing behind when nobody has closed us, and this process ends."""
+        """Remove everything at the end of this process, if `close()` was not called."""
         if self._process is not None and self._process.is_running:
             self._process.kill()
-        # A broker on a thread cannot stop cleanly any more: its workers have ended already.
+        # A broker on a thread cannot stop cleanly any more: its worker threads have ended already.
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def _new_thread(log: BrokerLog) -> "BrokerThread":
-    # It imports the broker itself, which one in a process of its own need not wait for.
+    # It imports the broker, which a test with a child process need not wait for.
     from headrace.testing.runners import BrokerThread  # noqa: PLC0415
 
     return BrokerThread(log, _STOP_TIMEOUT_S)
 
 
 def text_of(value: Value) -> str:
-    """A setting in Kafka's text form."""
+    """The value of a setting in Kafka's text form."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""The log of a broker: one text over all its restarts."""
+"""The output of a test's broker, through all its restarts."""
 
 import logging
 from collections import deque
@@ -8,7 +8,7 @@ _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
 
 
 class BrokerLog:
-    """The newest lines a broker printed. One thread may add to it while others read it."""
+    """The newest lines of a broker's output. One thread may add to it while others read it."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_LINES_MAX)
@@ -18,11 +18,11 @@ class BrokerLog:
         return "".join(self._lines.copy())
 
     def add(self, line: str) -> None:
-        """Keep a line, which brings its own newline."""
+        """Add a line, which includes its newline."""
         self._lines.append(line)
 
     def clear(self) -> None:
-        """Forget what was said so far."""
+        """Clear the recorded lines."""
         self._lines.clear()
 
     def tail(self, count: int) -> str:
@@ -31,7 +31,7 @@ class BrokerLog:
 
 
 class LogHandler(logging.Handler):
-    """Keeps what one thread of this process logs, in a broker's log."""
+    """Adds the log records of one thread of this process to a broker's log."""
 
     def __init__(self, log: BrokerLog, thread_id: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Requests to the brokers of a test, and what they say of their cluster."""
+"""Requests to the brokers of a test, and the cluster state in their responses."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,21 +19,21 @@ from headrace.protocol.messages.create_topics import (
 from headrace.protocol.schema import Message
 from headrace.testing.time_limits import scaled
 
-# Questions to the brokers of a test, asked where they listen.
+# Requests to the brokers of a test.
 #
-# Rule: a broker is asked where it listens, not where it tells clients to go: faults on the way
-# there are meant for the clients under test.
+# Rule: they are sent to the address a broker listens on, not the one it advertises: faults on the
+# way there are meant for the clients under test.
 
 
 def ask(address: Address, request: Message, timeout_s: float) -> Any:
-    """The answer of one broker; HeadraceError if there is none in time."""
-    # A caller may be inside an event loop of its own, which could not run another one.
+    """The response of one broker; HeadraceError if there is none in time."""
+    # The caller may be inside a running event loop, which cannot run another one.
     with closing(LoopThread("headrace-testing")) as thread:
         return thread.run(_ask(address, request, timeout_s))
 
 
 def ask_all(addresses: Sequence[Address], request: Message, timeout_s: float) -> list[Any]:
-    """The answers of brokers that are all asked at once; None for one that is not there in time."""
+    """The responses of brokers, requested concurrently; None for a broker without one in time."""
 
     async def everybody() -> list[Any]:
         return await asyncio.gather(
@@ -56,7 +56,7 @@ def create_topic(
     timeout_s: float,
     replication_factor: int = 1,
 ) -> None:
-    """Create a topic; KafkaError says what is wrong with it."""
+    """Create a topic; KafkaError has the reason if that fails."""
     request = CreateTopicsRequest(
         topics=[
             CreatableTopic(
@@ -82,10 +82,10 @@ async def _ask(address: Address, request: Message, timeout_s: float) -> Any:
         connection.close()
 
 
-# What the brokers of a cluster say of it, and which of them knows best.
+# The state of a cluster from the responses of several brokers.
 #
-# Rule: a broker that is cut off does not know it, so of several views the one with the highest
-# epoch holds.
+# Rule: an isolated broker does not know that it is, so of several responses the one with the
+# highest epoch counts.
 
 
 NOBODY = -1
@@ -93,7 +93,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition as brokers see it; `leader` is NOBODY while there is none."""
+    """A partition in a broker's metadata; `leader` is NOBODY while there is none."""
 
     leader: int
     leader_epoch: int
@@ -102,12 +102,12 @@ class PartitionView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is led, and every replica is in sync."""
+        """Whether it has a leader, and every replica is in sync."""
         return self.leader != NOBODY and set(self.isr) == set(self.replicas)
 
 
 def topic_view(answers: Iterable[Any], topic: str) -> dict[int, PartitionView]:
-    """The partitions of a topic by index, from Metadata answers of any brokers."""
+    """The partitions of a topic by index, from Metadata responses of any brokers."""
     found: dict[int, PartitionView] = {}
     for answer in answers:
         for described in answer.topics:
@@ -127,7 +127,7 @@ def topic_view(answers: Iterable[Any], topic: str) -> dict[int, PartitionView]:
 
 
 def quorum_leader(answers: Iterable[Any]) -> tuple[int, int]:
-    """The leader of the controllers and its epoch, from DescribeQuorum answers; NOBODY if none."""
+    """The active controller and its epoch, from DescribeQuorum responses; NOBODY if none."""
     found = (NOBODY, NOBODY)
     for answer in answers:
         if answer.error_code:

@@ -2,7 +2,7 @@
 
     python -m headrace.testing.child '{"properties": {...}, "remove": DIRECTORY or null}'
 
-Rule: it never outlives whoever holds the other end of its stdin, and then leaves no files behind.
+Rule: it ends when the other end of its stdin is closed, and then leaves no files behind.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Serve until SIGTERM or until stdin ends; returns the exit status."""
     arguments = json.loads(sys.argv[1])
-    # Until the broker has its own handler, being told to stop is simply the end.
+    # Until the broker has its own handler, SIGTERM ends the process at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     orphaned = threading.Event()
     threading.Thread(target=_watch_parent, args=(orphaned,), daemon=True).start()
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _run(properties: Mapping[str, str]) -> int:
-    # As in the command line: importing leaves no garbage, so nobody need look for it.
+    # As in the command line: importing leaves no garbage to collect.
     gc.disable()
     from headrace.broker.app import run  # noqa: PLC0415
 
@@ -52,7 +52,7 @@ def _run(properties: Mapping[str, str]) -> int:
 
 
 def _watch_parent(orphaned: threading.Event) -> None:
-    # A process that is paused cannot see the end of its stdin, so have the kernel wake it.
+    # A paused process cannot notice the end of its stdin, so the kernel has to wake it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
     while os.read(0, 1024):
         pass

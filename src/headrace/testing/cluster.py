@@ -1,4 +1,4 @@
-"""The cluster of a test: real brokers that replicate, and every way in which they fail."""
+"""The cluster of a test: real brokers that replicate, and faults of brokers and network."""
 
 import atexit
 import os
@@ -37,7 +37,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class ClusterBroker(Pausable):
-    """A broker with a process of its own. Its ports and its data stay through all of its lives."""
+    """A broker with its own process. Its ports and its data stay through all restarts."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class ClusterBroker(Pausable):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended; one that is paused counts as running."""
+        """Whether it was started and has not ended; a paused broker counts as running."""
         return self._process.is_running
 
     @property
     def answers(self) -> bool:
-        """Whether there is any sense in asking it something."""
+        """Whether it can respond to requests."""
         return self.is_running and self.is_reachable and not self.is_paused
 
     @property
@@ -95,7 +95,7 @@ class ClusterBroker(Pausable):
         return self._log.text
 
     def clear_log(self) -> None:
-        """Forget what was printed so far."""
+        """Clear the recorded output."""
         self._log.clear()
 
     def start(self) -> Self:
@@ -112,11 +112,11 @@ class ClusterBroker(Pausable):
         self._process.launch(self._properties(self), self._remove)
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Return when it has said so; BrokerError, with its log, if it does not get so."""
+        """Return when it has reported to be ready; BrokerError, with its log, if it does not."""
         self._process.wait_until_ready(timeout_s)
 
     def stop(self) -> None:
-        """Stop it cleanly: others lead what it led before it goes."""
+        """Stop it cleanly: its partitions get other leaders first."""
         self.ask_to_stop()
         self.wait_until_stopped()
 
@@ -145,12 +145,12 @@ class ClusterBroker(Pausable):
         self.is_paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume a paused broker."""
         self._process.resume()
         self.is_paused = False
 
     def wipe(self) -> None:
-        """Empty its data directory, as a new disk would be. It must not be running."""
+        """Empty its data directory, like a replaced disk. It must not be running."""
         if self.is_running:
             raise BrokerError(f"broker {self.node_id} is running; stop() or kill() it first")
         shutil.rmtree(self.data_dir, ignore_errors=True)
@@ -213,7 +213,7 @@ class Cluster(Startable):
         running = sum(member.is_running for member in self._members.values())
         return f"<Cluster of {len(self._members) or self._count} brokers, {running} running>"
 
-    # -- what it is
+    # -- properties
 
     @property
     def brokers(self) -> tuple[ClusterBroker, ...]:
@@ -223,7 +223,7 @@ class Cluster(Startable):
         return tuple(self._members.values())
 
     def broker(self, node_id: int) -> ClusterBroker:
-        """The broker with a node id, the first of which is 1."""
+        """The broker with a node id; the first is 1."""
         known = {broker.node_id: broker for broker in self.brokers}
         if node_id not in known:
             raise BrokerError(f"there is no broker {node_id}; there are {sorted(known)}")
@@ -236,13 +236,13 @@ class Cluster(Startable):
 
     @property
     def logs(self) -> dict[int, str]:
-        """The output of its brokers, by node id; also when it is closed."""
+        """The output of its brokers, by node id; also after `close()`."""
         return {node_id: log.text for node_id, log in self._logs.items()}
 
-    # -- its life
+    # -- start and stop
 
     def start(self) -> Self:
-        """Start the brokers that do not run, all at once, and return when all are ready."""
+        """Start the brokers that are not running, concurrently, and return when all are ready."""
         if self._data_dir is None and self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="headrace-"))
         atexit.register(self._at_exit)
@@ -263,7 +263,7 @@ class Cluster(Startable):
         """Stop all brokers cleanly, and keep their ports and data."""
         members = [member for member in self._members.values() if member.is_running]
         if all(member.answers for member in self._members.values()):
-            # Soonest done one after the other, while there are controllers to let each one go.
+            # Sequential is fastest, as long as there are controllers for each controlled shutdown.
             _do_all([member.stop for member in reversed(members)])
             return
         for member in members:
@@ -276,7 +276,7 @@ class Cluster(Startable):
         return self.start()
 
     def close(self) -> None:
-        """Stop the brokers and remove what they have left."""
+        """Stop the brokers and remove their files."""
         try:
             if self._network is not None:
                 self._network.heal()
@@ -294,7 +294,7 @@ class Cluster(Startable):
             atexit.unregister(self._at_exit)
 
     def add_broker(self) -> ClusterBroker:
-        """Start one broker more, which is no controller and has nothing yet."""
+        """Start an additional broker, which is no controller and has no data."""
         node_id = max(broker.node_id for broker in self.brokers) + 1
         broker = self._new_member(node_id)
         self._members[node_id] = broker
@@ -307,10 +307,10 @@ class Cluster(Startable):
         replication_factor: int | None = None,
         **configs: Value,
     ) -> str:
-        """Create a topic, wait until it is led everywhere, and return its name.
+        """Create a topic, wait until all partitions have a leader, and return its name.
 
-        It has three replicas, or as many as there are brokers, unless it is said how many. Settings
-        are given under Kafka's names with underscores: `min_insync_replicas=1`.
+        By default it has three replicas, or as many as there are brokers. Settings are given under
+        Kafka's names with underscores: `min_insync_replicas=1`.
         """
         name = name or f"topic-{next(self._topic_numbers)}"
         dotted = {key.replace("_", "."): text_of(value) for key, value in configs.items()}
@@ -320,15 +320,15 @@ class Cluster(Startable):
         self.wait_for_isr(name, replicas, partitions=range(partitions))
         return name
 
-    # -- what goes on in it
+    # -- state of the cluster
 
     def partitions_of(self, topic: str) -> dict[int, PartitionView]:
-        """The partitions of a topic, by index, as the brokers that know most see them."""
+        """The partitions of a topic, by index, from the brokers with the newest metadata."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )
         controller, answers = self._controller(), self._ask_all(request)
-        # Who is in sync is known for sure by the controller alone: no epoch tells of its changes.
+        # Only the controller knows the ISR for sure: ISR changes do not change the leader epoch.
         known = [answers[controller]] if controller in answers else answers.values()
         return topic_view(known, topic)
 
@@ -347,7 +347,7 @@ class Cluster(Startable):
         other_than: Collection[int] = (),
         timeout_s: float = 30.0,
     ) -> int:
-        """The leader of a partition, once it has one that is none of `other_than`."""
+        """Wait for a leader of a partition that is none of `other_than`, and return it."""
 
         def found() -> int | None:
             view = self.partitions_of(topic).get(partition)
@@ -364,7 +364,9 @@ class Cluster(Startable):
         partitions: Iterable[int] | None = None,
         timeout_s: float = 30.0,
     ) -> dict[int, PartitionView]:
-        """Wait until so many replicas of each partition are in sync, or all; what they are then."""
+        """Wait until `size` replicas of each partition, or all, are in sync; returns the
+        partitions.
+        """
         wanted = None if partitions is None else set(partitions)
 
         def found() -> dict[int, PartitionView] | None:
@@ -392,7 +394,7 @@ class Cluster(Startable):
     def wait_for_controller(
         self, *, other_than: Collection[int] = (), timeout_s: float = 30.0
     ) -> int:
-        """The active controller, once there is one that is none of `other_than`."""
+        """Wait for an active controller that is none of `other_than`, and return it."""
 
         def found() -> int | None:
             controller = self._controller()
@@ -401,7 +403,7 @@ class Cluster(Startable):
         return self.wait_until(found, timeout_s, "an active controller")
 
     def wait_until(self, found: Callable[[], Found | None], timeout_s: float, what: str) -> Found:
-        """The result of `found` as soon as it is not None; BrokerError if it never is."""
+        """The result of `found` as soon as it is not None; BrokerError at the timeout."""
         deadline = Deadline(timeout_s)
         while (result := found()) is None:
             if deadline.has_passed:
@@ -415,7 +417,7 @@ class Cluster(Startable):
     def cut(self, a: int, b: int, *, one_way: bool = False) -> None:
         """Lose every packet between two brokers; with `one_way` only those from `a` to `b`.
 
-        Connections stay open and nothing comes, as when a cable is pulled. Needs `proxied=True`.
+        Connections stay open without any data, as when a cable is pulled. Needs `proxied=True`.
         """
         ways = [(self.broker(a).node_id, self.broker(b).node_id)]
         self._needs_network("cut").set(ways if one_way else [*ways, (b, a)], _BLOCKED)
@@ -430,9 +432,9 @@ class Cluster(Startable):
     def slow(
         self, node_id: int, *, latency_ms: float = 0.0, bytes_per_s: float | None = None
     ) -> None:
-        """Have all that a broker sends come `latency_ms` later, at so many bytes a second at most.
+        """Delay everything a broker sends by `latency_ms`, and limit its rate.
 
-        The rate holds for each connection; None is no limit. Needs `proxied=True`.
+        The rate applies to each connection; None is no limit. Needs `proxied=True`.
         """
         if latency_ms < 0:
             raise ValueError(f"latency_ms={latency_ms!r} is below 0")
@@ -449,7 +451,7 @@ class Cluster(Startable):
         """Undo `cut()`, `isolate()` and `slow()`."""
         self._needs_network("heal").heal()
 
-    # -- how it is done
+    # -- implementation
 
     def _start_on_new_ports(self) -> None:
         for attempt in range(_PORT_ATTEMPTS):
@@ -531,14 +533,14 @@ class Cluster(Startable):
         )
 
     def _asked(self) -> list[ClusterBroker]:
-        """The brokers that may answer."""
+        """The brokers that may respond."""
         answering = [broker for broker in self.brokers if broker.answers]
         if not answering:
             raise BrokerError("no broker of the cluster is running")
         return answering
 
     def _ask_all(self, request: Message) -> dict[int, Any]:
-        """The answers of brokers, by node id; one that is starting or stopping may give none."""
+        """The responses of brokers, by node id; a starting or stopping broker may give none."""
         asked = self._asked()
         answers = ask_all([broker.listens_on for broker in asked], request, scaled(_ASK_S))
         return {
@@ -570,7 +572,7 @@ class Cluster(Startable):
                 member.kill()
 
     def _at_exit(self) -> None:
-        """Leave nothing behind when nobody has closed us, and this process ends."""
+        """Remove everything at the end of this process, if `close()` was not called."""
         self._kill()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -580,7 +582,7 @@ _BLOCKED = LinkConditions(blocked=True)
 
 
 def _do_all(steps: list[Callable[[], None]]) -> None:
-    """Take every step, whatever the others come to; then raise what the first failed one raised."""
+    """Run every step, even after failures; then raise the first failure."""
     failures: list[BrokerError] = []
     for step in steps:
         try:

@@ -1,8 +1,8 @@
-"""The faulty network between brokers and clients: TCP proxies that are slow, or lead nowhere.
+"""The faulty network between brokers and clients: TCP proxies with delays and blocked links.
 
-Each broker is reached through a port of the network's, and every connection there is carried over
-the ways between its two ends: who connects is known from the client id of the first request, which
-a broker sends with its node id in it.
+Each broker is reached through a port of the network's, and every connection is forwarded over the
+links between its two ends: the source is known from the client id of the first request, in which a
+broker has its node id.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from headrace.testing.ports import HOST, hold_port, listen, listen_on_unused_por
 
 
 class Acceptor:
-    """Serves every connection to a listener in a task of its own. It lives on an event loop.
+    """Serves each connection to a listener in its own task. It lives on an event loop.
 
     It accepts by itself: a task that is cancelled while it waits in `loop.sock_accept` may lose a
-    connection that has just been taken.
+    connection that has just been accepted.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Acceptor:
         try:
             client, _ = self._listener.accept()
         except OSError:
-            # Who wanted to connect has gone again.
+            # The client has disconnected again.
             return
         client.setblocking(False)
         task = asyncio.create_task(self._serve(client))
@@ -64,7 +64,7 @@ class Acceptor:
         self._tasks.discard(task)
 
 
-# One direction between two sockets, which can be slow or lead nowhere.
+# One direction between two sockets, which can be slow or blocked.
 #
 # Rule: while a connection lives its bytes are never changed, dropped or reordered. A fault is a
 # delay or the end of a connection, as TCP shows them to a client.
@@ -72,7 +72,7 @@ class Acceptor:
 
 _CHUNK_BYTES = 65_536
 _CHUNKS_QUEUED_MAX = 64
-# Where the rate is limited so many pieces are sent in a second: it flows rather than bursts.
+# With a rate limit so many pieces are sent in a second: it flows rather than bursts.
 _PIECES_PER_S = 50
 
 
@@ -81,7 +81,7 @@ class _StreamEnd(Enum):
     LOST = "its sender broke it off"
 
 
-# A chunk and when it came, by the loop's time; or how the direction has ended.
+# A chunk and its time of arrival on the loop; or the end of the direction.
 _Queue: TypeAlias = "asyncio.Queue[tuple[float, bytes] | _StreamEnd]"
 
 
@@ -95,36 +95,38 @@ class LinkConditions:
 
     @property
     def piece_bytes(self) -> int:
-        """The most that is sent at once."""
+        """The most bytes that are sent at once."""
         if self.bytes_per_s is None:
             return _CHUNK_BYTES
         return min(max(int(self.bytes_per_s / _PIECES_PER_S), 1), _CHUNK_BYTES)
 
     def seconds_of(self, size: int) -> float:
-        """The time in seconds that sending so many bytes takes."""
+        """The seconds that sending this number of bytes takes."""
         return 0.0 if self.bytes_per_s is None else size / self.bytes_per_s
 
 
 class Pipe:
-    """A direction that connections share: what it does to their bytes. Used on one loop only."""
+    """One direction of a link, shared by its connections. Used on one loop only."""
 
     def __init__(self) -> None:
         self.conditions = LinkConditions()
         self._changed = asyncio.Event()
 
     def set(self, conditions: LinkConditions) -> None:
-        """Hold for open connections and new ones, from now on."""
+        """Change the conditions, for open connections and new ones."""
         self.conditions = conditions
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def open(self) -> None:
-        """Return when nothing blocks it."""
+        """Return when the link is not blocked."""
         while self.conditions.blocked:
             await self._changed.wait()
 
     async def carry(self, source: socket.socket, sink: socket.socket, first: bytes = b"") -> None:
-        """Pass on what `source` sends, after what it has sent before; OSError if either is lost."""
+        """Forward the data of `source`, after the bytes in `first`; OSError if either socket is
+        lost.
+        """
         queue: _Queue = asyncio.Queue(_CHUNKS_QUEUED_MAX)
         if first:
             queue.put_nowait((asyncio.get_running_loop().time(), first))
@@ -146,21 +148,21 @@ class Pipe:
                 await self._pace(len(piece))
                 await self.open()
                 await loop.sock_sendall(sink, piece)
-        # Nobody hears of an end across a way that is blocked.
+        # An end does not cross a blocked link.
         await self.open()
         if item is _StreamEnd.LOST:
             raise ConnectionResetError
         sink.shutdown(socket.SHUT_WR)
 
     async def _pace(self, size: int) -> None:
-        """Wait for as long as so many bytes take; less if the way becomes faster meanwhile."""
+        """Wait for the time these bytes take; less if the link becomes faster meanwhile."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         while (delay := begun + self.conditions.seconds_of(size) - loop.time()) > 0:
             await self._sleep(delay)
 
     async def _sleep(self, delay_s: float) -> None:
-        """Wait, but not beyond a change of the conditions."""
+        """Wait, at most until the conditions change."""
         try:
             async with asyncio.timeout(delay_s):
                 await self._changed.wait()
@@ -180,14 +182,14 @@ async def _receive(source: socket.socket, queue: _Queue) -> None:
 
 
 class Proxy:
-    """Listens on a port of its own and passes every connection on to `target`.
+    """Listens on its own port and forwards every connection to `target`.
 
-    It works on a thread of its own; its methods are for other threads and return when what they do
-    is done.
+    It works on its own thread; its methods are for other threads and return when the change is
+    done.
     """
 
     def __init__(self, target: Address, port: int = 0) -> None:
-        # Nobody else is to get the port while connections to it are refused.
+        # Held so that no other process gets the port while connections to it are refused.
         self._held_port = None if port else hold_port()
         self.address = Address(HOST, self._held_port.number if self._held_port else port)
         listener = listen(self.address.port)
@@ -199,9 +201,9 @@ class Proxy:
         self._thread.run(self._open(listener))
 
     def slow(self, conditions: LinkConditions) -> None:
-        """Make connections slow, those that are open and those to come.
+        """Make open and new connections slow.
 
-        The rate holds for each direction, the latency for answers alone: once for a round trip.
+        The rate applies to each direction, the latency to responses only: once per round trip.
         """
         self._thread.run(self._set(conditions))
 
@@ -210,13 +212,13 @@ class Proxy:
         self._thread.run(self._close())
 
     def heal(self) -> None:
-        """Take connections again, at full speed."""
+        """Accept connections again, at full speed."""
         self._thread.run(self._set(LinkConditions()))
         if self._acceptor is None:
             self._thread.run(self._open(listen(self.address.port)))
 
     def close(self) -> None:
-        """Drop everything and end the thread."""
+        """Drop every connection and end the thread."""
         if not self._thread.is_closed:
             self._thread.run(self._close())
             self._thread.close()
@@ -242,9 +244,9 @@ class Proxy:
 async def join(
     client: socket.socket, target: Address, requests: Pipe, answers: Pipe, first: bytes = b""
 ) -> None:
-    """Connect a client with a broker until both have ended or either is lost.
+    """Forward a client's connection to a broker until both have ended or either is lost.
 
-    `first` is what the client has sent already.
+    `first` is the data that the client has sent already.
     """
     loop = asyncio.get_running_loop()
     with socket.socket() as broker:
@@ -257,7 +259,7 @@ async def join(
                 group.create_task(requests.carry(client, broker, first))
                 group.create_task(answers.carry(broker, client))
         except* OSError:
-            # The broker is away, or one side broke off: closing both tells the other.
+            # The broker is away, or one side disconnected: closing both informs the other.
             pass
 
 
@@ -271,10 +273,10 @@ _CLIENT_ID_BYTES_MAX = 64
 
 
 class Network:
-    """A port for each node, and a way from every node to every other.
+    """A port for each node, and a link from every node to every other.
 
-    It works on a thread of its own; its methods are for other threads and return when what they do
-    is done.
+    It works on its own thread; its methods are for other threads and return when the change is
+    done.
     """
 
     def __init__(self) -> None:
@@ -283,21 +285,21 @@ class Network:
         self._thread = LoopThread("headrace-network")
 
     def attach(self, node_id: int, target: Address) -> Address:
-        """A new address under which everybody reaches a node, which listens on `target`."""
+        """A new address for reaching a node, which listens on `target`."""
         listener = listen_on_unused_port()
         self._thread.run(self._attach(node_id, target, listener))
         return Address(HOST, listener.getsockname()[1])
 
     def set(self, ways: list[tuple[int, int]], conditions: LinkConditions) -> None:
-        """Change ways, each given as from where it leads to where."""
+        """Change links, each given as (source, target)."""
         self._thread.run(self._set(ways, conditions))
 
     def heal(self) -> None:
-        """Make every way fast and open again."""
+        """Make every link fast and open again."""
         self.set(list(self._ways), LinkConditions())
 
     def close(self) -> None:
-        """Drop everything and end the thread."""
+        """Drop every connection and end the thread."""
         if not self._thread.is_closed:
             self._thread.run(self._close())
             self._thread.close()
@@ -317,7 +319,7 @@ class Network:
         first = await _first_bytes(client)
         source = node_of(first)
         there, back = self._ways[source, node_id], self._ways[node_id, source]
-        # No connection is made while packets are lost, and who gave up was never heard of.
+        # No connection is made while packets are lost, and a client that gave up is not noticed.
         await there.open()
         await back.open()
         if not _has_ended(client):
@@ -325,14 +327,14 @@ class Network:
 
 
 def node_of(first: bytes) -> int:
-    """Whose connection begins with these bytes; CLIENTS for one that no broker made."""
+    """The node that a connection with these first bytes is from; CLIENTS if it is no broker."""
     size = max(int.from_bytes(first[_HEADER_BYTES - 2 : _HEADER_BYTES], "big", signed=True), 0)
     found = _NODE.match(first[_HEADER_BYTES : _HEADER_BYTES + size])
     return int(found[1]) if found else CLIENTS
 
 
 async def _first_bytes(client: socket.socket) -> bytes:
-    """The first bytes of a client, up to the end of its client id unless the client ends."""
+    """The first bytes of a client, up to the end of its client id or of its data."""
     loop = asyncio.get_running_loop()
     data = b""
     wanted = _HEADER_BYTES + _CLIENT_ID_BYTES_MAX

@@ -1,4 +1,4 @@
-"""The pytest plugin: a broker for the whole run, a topic for each test, clients that are connected.
+"""The pytest plugin: a broker for the whole run, a topic for each test, connected clients.
 
 Rule: this module is imported by every run of pytest, so it imports the broker and the clients only
 when a fixture needs them.
@@ -26,7 +26,7 @@ _TOPIC_MARKER = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options for the command line and the ini file."""
+    """Add the options for the command line and the ini file."""
     in_process = "Run the shared broker on a thread of the test process."
     group = parser.getgroup("headrace")
     group.addoption("--headrace-in-process", action="store_true", default=None, help=in_process)
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show beside a failed test what its brokers have said."""
+    """Add the logs of a failed test's brokers to its report."""
     report = yield
     if report.failed:
         for name, said in _logs_of(item):
@@ -60,7 +60,7 @@ def pytest_runtest_makereport(
 def _logs_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
     """The logs of the brokers among a test's arguments, each with its name."""
     arguments: dict[str, Any] = getattr(item, "funcargs", {})
-    # Without a broker in the run there is no need to import what one is.
+    # Without a broker in the run there is no need to import the class.
     broker = sys.modules.get("headrace.testing.broker")
     cluster = sys.modules.get("headrace.testing.cluster")
     for name, one in arguments.items():
@@ -73,7 +73,7 @@ def _logs_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def headrace_broker(pytestconfig: pytest.Config) -> Iterator["Broker"]:
-    """A broker that all tests of the run share, each with topics of its own."""
+    """A broker that all tests of the run share; each test should use its own topics."""
     from headrace.testing.broker import Broker  # noqa: PLC0415
 
     asked = pytestconfig.getoption("--headrace-in-process")
@@ -84,7 +84,7 @@ def headrace_broker(pytestconfig: pytest.Config) -> Iterator["Broker"]:
 
 @pytest.fixture
 def headrace_fresh_broker(pytestconfig: pytest.Config) -> Iterator["Broker"]:
-    """A broker of the test's own, which it may kill, pause, slow or cut off."""
+    """A separate broker for a test, which it may kill, pause, slow or cut off."""
     from headrace.testing.broker import Broker  # noqa: PLC0415
 
     with Broker(proxied=True, config=_config(pytestconfig)) as broker:
@@ -93,7 +93,7 @@ def headrace_fresh_broker(pytestconfig: pytest.Config) -> Iterator["Broker"]:
 
 @pytest.fixture
 def headrace_cluster(pytestconfig: pytest.Config) -> Iterator["Cluster"]:
-    """Three brokers of the test's own that replicate, which it may kill, pause or cut apart."""
+    """A separate cluster of three brokers for a test, which it may kill, pause or cut apart."""
     from headrace.testing.cluster import Cluster  # noqa: PLC0415
 
     with Cluster(brokers=3, proxied=True, config=_config(pytestconfig)) as cluster:
@@ -115,7 +115,7 @@ def _headrace_numbers() -> Iterator[int]:
 def headrace_topic(
     request: pytest.FixtureRequest, headrace_broker: "Broker", _headrace_numbers: Iterator[int]
 ) -> str:
-    """A new topic on the shared broker, named after the test; the marker says how it is made."""
+    """A new topic on the shared broker, named after the test; a marker has its settings."""
     marker = request.node.get_closest_marker("headrace_topic")
     arguments = dict(marker.kwargs) if marker else {}
     if marker and marker.args:
@@ -126,7 +126,7 @@ def headrace_topic(
 
 @pytest.fixture
 def headrace_producer(headrace_bootstrap_servers: str) -> Iterator["Producer"]:
-    """A producer of headrace's own, connected to the shared broker."""
+    """A headrace producer, connected to the shared broker."""
     from headrace import Producer  # noqa: PLC0415
 
     with Producer(bootstrap_servers=headrace_bootstrap_servers) as producer:
@@ -135,7 +135,7 @@ def headrace_producer(headrace_bootstrap_servers: str) -> Iterator["Producer"]:
 
 @pytest.fixture
 def headrace_consumer(headrace_bootstrap_servers: str, headrace_topic: str) -> Iterator["Consumer"]:
-    """A consumer of headrace's own that reads the test's topic from its beginning, in a group."""
+    """A headrace consumer that reads the test's topic from its beginning, in a group."""
     from headrace import Consumer  # noqa: PLC0415
 
     with Consumer(
@@ -148,7 +148,7 @@ def headrace_consumer(headrace_bootstrap_servers: str, headrace_topic: str) -> I
 
 
 def topic_name(test: str, number: int) -> str:
-    """A topic name by which people see the test; `number` makes it the only one."""
+    """A readable topic name for a test; `number` makes it unique."""
     # Without dots, which Kafka's metrics cannot tell from underscores.
     readable = _NOT_IN_A_NAME.sub("-", test).strip("-")[:_NAME_LENGTH_MAX]
     return f"{readable or 'topic'}-{number}"

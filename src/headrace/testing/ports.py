@@ -1,4 +1,4 @@
-"""Ports of the brokers of a test, which stay theirs while they are down, and a broker's errors."""
+"""Ports of a test's brokers, which stay reserved while these are down, and their errors."""
 
 import socket
 
@@ -6,12 +6,12 @@ from headrace.errors import HeadraceError
 from headrace.net import ports
 from headrace.net.ports import HeldPort
 
-# How a broker process that met a taken port ends.
+# The exit status of a broker process whose port was taken.
 PORT_TAKEN_STATUS = 98
 
 
 class BrokerError(HeadraceError):
-    """The broker did not start or stop, or cannot do what was asked; the text says why."""
+    """The broker did not start or stop, or cannot carry out the call; the text says why."""
 
 
 class PortTaken(BrokerError):
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 
 def hold_port() -> HeldPort:
-    """A port of this machine that nobody uses, and no other test gets until it is released."""
+    """A free port of this machine, reserved until it is released."""
     try:
         return HeldPort(HOST)
     except OSError as error:
@@ -30,7 +30,7 @@ def hold_port() -> HeldPort:
 
 
 def listen_on_unused_port() -> socket.socket:
-    """A socket that listens on such a port."""
+    """A socket that listens on a free port."""
     try:
         return ports.listen_on_unused_port(HOST)
     except OSError as error:

@@ -26,7 +26,7 @@ from headrace.testing.time_limits import Deadline, scaled, wait_in_parts
 _READY = re.compile(r"headrace \S+ ready on ")
 PYTHON_WARNING = re.compile(r"\b[A-Z]\w*Warning: ")
 
-# "error" in the tests of headrace itself: a warning of Python's own fails the stop of the broker.
+# "error" in the tests of headrace itself: a Python warning fails the stop of the broker.
 WARNINGS_VARIABLE = "HEADRACE_TEST_WARNINGS"
 
 
@@ -48,10 +48,10 @@ def start_child(
 
 
 class BrokerProcess:
-    """The process and the thread that reads what it prints. It can be started again."""
+    """The process and the thread that reads its output. It can be started again."""
 
     def __init__(self, log: BrokerLog, stop_timeout_s: float, prefix: Sequence[str] = ()) -> None:
-        self._prefix = prefix  # A command that runs the one it is given.
+        self._prefix = prefix  # A command that runs the command in its arguments.
         self._log = log
         self._stop_timeout_s = stop_timeout_s
         self._process: subprocess.Popen[str] | None = None
@@ -72,7 +72,7 @@ class BrokerProcess:
     def start(
         self, properties: Mapping[str, str], remove: Path | None, start_timeout_s: float
     ) -> None:
-        """Return once the broker has said that it is ready. `remove` goes if we are killed."""
+        """Start the process and wait until ready. `remove` is deleted if this process is killed."""
         self.launch(properties, remove)
         self.wait_until_ready(start_timeout_s)
 
@@ -98,14 +98,14 @@ class BrokerProcess:
         self._reader.start()
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Return once it has said so; BrokerError, and the end of the process, if it does not."""
+        """Return when the broker is ready; else kill the process and raise BrokerError."""
         assert self._process is not None
         has_settled = False
         status = 0
         try:
             has_settled = wait_in_parts(self._settled.wait, timeout_s)
         finally:
-            # Ctrl-C too must not leave it behind.
+            # Also on Ctrl-C the process must not stay behind.
             if not has_settled:
                 self._process.kill()
             if not self._ready.is_set():
@@ -114,7 +114,7 @@ class BrokerProcess:
             self._fail_to_start(status if has_settled else None, timeout_s)
 
     def stop(self) -> None:
-        """Have it shut down cleanly; BrokerError if it does not, or has ended by itself."""
+        """Shut it down cleanly; BrokerError if that fails, or if it has ended by itself."""
         self.ask_to_stop()
         self.wait_until_stopped()
 
@@ -123,11 +123,11 @@ class BrokerProcess:
         self._crashed = self._process is not None and self._process.poll() is not None
         if self._process is not None and not self._crashed:
             self._process.send_signal(signal.SIGTERM)
-            # One that is paused would not hear it.
+            # A paused process would not receive it.
             self._process.send_signal(signal.SIGCONT)
 
     def wait_until_stopped(self) -> None:
-        """Return when it has shut down; BrokerError as `stop` says."""
+        """Return when it has shut down; BrokerError as in `stop`."""
         if self._process is None:
             return
         process, crashed = self._process, self._crashed
@@ -146,12 +146,12 @@ class BrokerProcess:
             raise BrokerError(f"Python warned in the broker: {'; '.join(self._warnings)}")
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """Kill the process, like a power cut."""
         self._require().kill()
         self._reap()
 
     def pause(self) -> None:
-        """Stop the process where it stands; returns when it does."""
+        """Pause the process; returns when it has stopped."""
         process = self._require()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -187,10 +187,10 @@ class BrokerProcess:
             if not ready.is_set() and _READY.match(line):
                 ready.set()
                 settled.set()
-        settled.set()  # Gone without a ready line: there is nothing to wait for.
+        settled.set()  # The process ended without being ready: there is nothing to wait for.
 
     def _reap(self) -> int:
-        """Let go of a process that has ended or is about to; returns its exit status."""
+        """Clean up a process that has ended or is about to; returns its exit status."""
         if self._process is None:
             return 0
         assert self._reader is not None
@@ -209,7 +209,7 @@ def _warnings_are_errors() -> bool:
 
 
 def _status_within(process: subprocess.Popen[str], seconds: float) -> int | None:
-    """The status a process ends with; None if it does not end in time."""
+    """The exit status of a process; None if it does not end in time."""
     deadline = Deadline(seconds)
     while True:
         try:
@@ -223,7 +223,7 @@ def _status_within(process: subprocess.Popen[str], seconds: float) -> int | None
 
 
 def environment(root: Path) -> dict[str, str]:
-    """Ours, without what would make one developer's broker another than the next one's.
+    """The environment, without variables that would make brokers differ between developers.
 
     `root` is the directory that headrace was imported from.
     """
@@ -233,7 +233,7 @@ def environment(root: Path) -> dict[str, str]:
         if not name.startswith("HEADRACE_") and name != "PYTHONINSPECT"
     }
     if root.name not in ("site-packages", "dist-packages"):
-        # A source tree that only our own `sys.path` may know.
+        # A source tree that only the `sys.path` of this process may know.
         paths = [str(root), *environment.get("PYTHONPATH", "").split(os.pathsep)]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
@@ -243,7 +243,7 @@ _LOGGER = logging.getLogger("headrace")
 
 
 class BrokerThread:
-    """The broker and its event loop. It can be started again.
+    """A broker and its event loop on a thread. It can be started again.
 
     A bug in the broker ends it, and fails its `stop`, as the exit of a process would.
     """
@@ -265,10 +265,10 @@ class BrokerThread:
         return os.getpid()
 
     def start(self, properties: Mapping[str, str], start_timeout_s: float) -> None:
-        """Return once the broker serves."""
+        """Return when the broker serves."""
         broker = BrokerServer(broker_config(properties))
         if self._thread is not None:
-            self._end()  # A bug has ended it.
+            self._end()  # After a bug has ended it.
         self._bug = None
         self._thread = LoopThread("headrace-broker")
         stop_on_bugs(self._thread.loop, self._on_bug)
@@ -317,7 +317,7 @@ class BrokerThread:
         self._thread = self._broker = self._handler = None
 
     def _on_bug(self, where: str, error: BaseException) -> None:
-        """End the loop with all that runs on it: nobody may be answered any more."""
+        """End the loop with everything on it: no further request may be answered."""
         if self._bug is None and self._thread is not None:
             self._bug = (where, error)
             if self._broker is not None:

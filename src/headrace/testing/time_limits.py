@@ -1,7 +1,7 @@
-"""Time limits of tests, scaled by how slow this machine is now.
+"""Time limits of tests, scaled by the present slowness of this machine.
 
-Rule: a limit ends a hang. A machine that is merely busy must never reach one, so a limit is asked
-for again when it has run out: what slowed this machine down may have begun meanwhile.
+Rule: a limit ends a hang. A machine that is merely busy must never reach one, so a limit is
+computed again when it has run out: the load may have begun meanwhile.
 """
 
 import os
@@ -16,14 +16,14 @@ SLOWNESS_VARIABLE = "HEADRACE_TEST_SLOWNESS"
 
 Found = TypeVar("Found")
 
-# What the fixed piece of work takes on a core of 2024.
+# The time of the fixed piece of work on a core of 2024.
 _WORK_STEPS = 100_000
 _WORK_CPU_S = 0.010
 # Loads change within seconds; reading them takes microseconds, and the work milliseconds.
 _MEASURED_EVERY_S = 2.0
 _PAUSE_S = 0.02
 _LOAD = Path("/proc/loadavg")
-# Tests put other clocks in the place of time.monotonic.
+# Tests replace time.monotonic by other clocks.
 _now = time.monotonic
 
 _measured_at = -_MEASURED_EVERY_S
@@ -34,7 +34,7 @@ _observers: list[Callable[[float, float], None]] = []
 def slowness() -> float:
     """The factor by which this machine is slower now than a quiet one; at least 1.
 
-    It is the time that a core takes for a fixed piece of work, times the processes that share one.
+    It is the time that a core takes for a fixed piece of work, times the processes per core.
     """
     global _measured_at, _measured  # noqa: PLW0603 - one machine, one measurement
     now = _now()
@@ -45,12 +45,12 @@ def slowness() -> float:
 
 
 def scaled(seconds: float) -> float:
-    """A limit for a quiet machine as it is for this one now."""
+    """A limit for a quiet machine, scaled for this one now."""
     return seconds * slowness()
 
 
 def observe(observer: Callable[[float, float], None]) -> None:
-    """Have `observer(taken_s, limit_s)` called whenever something with a limit has ended."""
+    """Register `observer(taken_s, limit_s)`, called when an operation with a limit has ended."""
     _observers.append(observer)
 
 
@@ -67,7 +67,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """The time left of it now, or 0. Later there may be more."""
+        """The seconds left now, or 0. Later there may be more."""
         taken_s = self.taken_s
         left_s = self._seconds - taken_s
         return left_s if left_s > 0 else max(scaled(self._seconds) - taken_s, 0.0)
@@ -77,16 +77,16 @@ class Deadline:
         return self.left_s <= 0
 
     def end(self) -> None:
-        """Tell observers how much of it was used, by something that was done in time."""
+        """Report to observers an operation that ended in time."""
         for observer in _observers:
             observer(self.taken_s, scaled(self._seconds))
 
 
 def wait_in_parts(wait: Callable[[float], bool], seconds: float) -> bool:
-    """Call `wait(timeout_s)` until it says True, which is returned, or the limit has passed."""
+    """Call `wait(timeout_s)` until it returns True, which is returned, or the limit has passed."""
     deadline = Deadline(seconds)
     done = False
-    # At least once: it may be there already.
+    # At least once: the condition may hold already.
     while not (done := wait(deadline.left_s)) and not deadline.has_passed:
         pass
     if done:
@@ -121,7 +121,7 @@ def _cpu_s_of_work() -> float:
 
 
 def _processes_per_core() -> float:
-    """By the load of the last minute, or by what wants to run right now if that is more."""
+    """By the load of the last minute, or by the number of runnable processes if that is higher."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         load, _, _, running, _ = _LOAD.read_text().split()

@@ -1,7 +1,7 @@
-"""Four Kafka clients, ours among them, behind one interface: each test runs with every one.
+"""Four Kafka clients, headrace's among them, behind one interface: each test runs with every one.
 
-What they are asked is what users ask of them; how each of them puts it on the wire is their own,
-and the point of the tests.
+The interface has what users ask of clients; the requests on the wire are up to each client, and the
+point of the tests.
 """
 
 from tests.integration.clients.aio import AiokafkaClient

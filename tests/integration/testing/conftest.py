@@ -1,4 +1,4 @@
-"""Brokers of these tests are started as in users' tests, not forked."""
+"""Brokers of these tests are started like those of users' tests, not forked."""
 
 from collections.abc import Iterator
 

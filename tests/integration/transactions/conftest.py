@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import BrokerProcess
 
-# The smallest there is: the first question for a coordinator makes the topic.
+# The smallest possible: the first request for a coordinator creates the topic.
 SETTINGS = {
     "transaction.state.log.num.partitions": "2",
     "offsets.topic.num.partitions": "2",
@@ -23,6 +23,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(params=[False, True], ids=["version 2", "version 1"])
 def old(request: pytest.FixtureRequest) -> bool:
-    """Whether producers are of the time before transactions version 2."""
+    """Whether producers are older than transactions version 2."""
     is_old: bool = request.param
     return is_old

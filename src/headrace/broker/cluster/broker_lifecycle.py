@@ -31,9 +31,9 @@ _DUPLICATE_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 5.0
 _SILENT_SECONDS = 1.0
 _CATCHING_UP_SECONDS = 0.01
-# Another process has this broker's id, or the broker was taken out of the cluster.
+# Another process has this broker's id, or the broker was unregistered.
 _ENDS_MEMBERSHIP = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
-# Why a registration is refused for good, and what to do. The answer has a code only.
+# The reason why a registration is refused for good, and the advice. The response only has a code.
 _REFUSALS = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "its directories are those of the cluster {cluster_id}, and"
     " the controllers are those of another: see controller.quorum.voters and log.dirs",
@@ -83,11 +83,11 @@ class BrokerLifecycle:
 
     @property
     def may_write(self) -> bool:
-        """Whether records may be accepted now: no other broker can lead in our place yet.
+        """Whether records may be accepted now: no other broker can lead in place of this one yet.
 
-        The lease ends by either clock: the steady clock stands still while the machine is
-        suspended, and the time of day may be set back. The only voter elects leaders itself,
-        however long it has been too busy to renew its lease.
+        The lease ends by either clock: the monotonic clock stands still while the machine is
+        suspended, and the wall clock may be set back. The only voter elects leaders itself, however
+        long it has been too busy to renew its lease.
         """
         clock = self._clock
         leased = (
@@ -102,10 +102,10 @@ class BrokerLifecycle:
         previous_broker_epoch: int = -1,
         may_unfence: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Register, and return when the controller lets clients see this broker.
+        """Register, and return when the controller has unfenced this broker.
 
-        `previous_broker_epoch` is that of the run before if it shut down cleanly, or -1. The
-        broker asks to stay fenced until it `may_unfence`.
+        `previous_broker_epoch` is that of the run before if it shut down cleanly, or -1. The broker
+        asks to stay fenced until it `may_unfence`.
         """
         self._may_unfence = may_unfence
         request = registration.BrokerRegistrationRequest(
@@ -138,7 +138,7 @@ class BrokerLifecycle:
         await self._unfenced.wait()
 
     async def _register(self, request: registration.BrokerRegistrationRequest) -> int:
-        """Register this run, and return its epoch; waits while no controller can write."""
+        """Register this run, and return its epoch; waits while no controller is available."""
         duplicate_until: float | None = None
         logged: ErrorCode | None = None
         while True:
@@ -163,7 +163,7 @@ class BrokerLifecycle:
                 raise KafkaError(code, f"broker {self._config.node_id} cannot register: {reason}")
             now = self._clock.monotonic()
             if duplicate_until is None:
-                # The last run of this broker may be dead, and its session not over yet.
+                # The session of this broker's last run may not be over yet, although it is dead.
                 patience = max(
                     _DUPLICATE_SECONDS, 2 * self._config.broker_session_timeout_ms / 1000
                 )
@@ -188,7 +188,7 @@ class BrokerLifecycle:
         )
 
     def _duplicate_text(self) -> str:
-        """The error text for another process with this node's id, and what to do about it."""
+        """The error text about another process with this node's id, and the advice."""
         node_id = self._config.node_id
         other = self._store.image.brokers.get(node_id)
         endpoints = other.endpoints if other is not None else ()
@@ -202,11 +202,11 @@ class BrokerLifecycle:
         )
 
     def heartbeat_now(self) -> None:
-        """Send the next heartbeat at once: it has news for the controller."""
+        """Send the next heartbeat at once, with news for the controller."""
         self._heartbeat_due.set()
 
     async def leave(self) -> None:
-        """Hand over leaderships, if that can be done soon, and send no more heartbeats."""
+        """Move leaderships to other brokers, if possible soon, and send no more heartbeats."""
         if self._task is None:
             return
         orderly = self._config.controlled_shutdown_enable and self._has_peers()
@@ -218,7 +218,7 @@ class BrokerLifecycle:
         await self.stop()
 
     def _has_peers(self) -> bool:
-        """Whether there is another active broker to hand leaderships over to."""
+        """Whether there is another active broker to move leaderships to."""
         brokers = self._store.image.brokers.values()
         return any(
             broker.is_active and broker.broker_id != self._config.node_id for broker in brokers
@@ -269,7 +269,7 @@ class BrokerLifecycle:
             broker_epoch=self.broker_epoch,
             # Kafka means the last offset that was applied.
             current_metadata_offset=self._store.image_offset - 1,
-            # A broker that lost logs must not lead before the controller knows which.
+            # A broker that lost logs must not lead before the controller knows of them.
             want_fence=not self._unfenced.is_set() and not self._may_unfence(),
             want_shut_down=self._wants_shut_down,
             offline_log_dirs=self._offline_directories(),

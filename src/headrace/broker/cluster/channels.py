@@ -15,10 +15,10 @@ from headrace.protocol.apis import Api
 from headrace.protocol.schema import Message
 from headrace.tasks import TaskScope
 
-# A connection to one other node, opened when it is used, and again after it broke.
+# A connection to one other node, opened on use, and reopened after a failure.
 #
-# Answers come in the order of the requests, so requests that may wait (a long fetch) have a link of
-# their own.
+# Responses come in the order of the requests, so requests that may wait (a long fetch) have a
+# separate channel.
 
 
 class RequestNotSent(HeadraceError):
@@ -39,14 +39,14 @@ class NodeChannel:
         self._connecting = asyncio.Lock()
 
     async def ask(self, request: Message, timeout_s: float) -> Any:
-        """The answer to a request, connecting included, within `timeout_s`."""
+        """The response to a request, connecting included, within `timeout_s`."""
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
         connection = await self._connected(timeout_s)
         try:
             return await connection.ask(request, max(due - loop.time(), 0.001))
         except asyncio.CancelledError:
-            # Nobody waits for the answer any more, and later requests should not have to.
+            # The response is not awaited any more, and later requests should not wait for it.
             self.close()
             raise
 
@@ -75,8 +75,8 @@ class NodeChannel:
 
 
 _BACKOFF_SECONDS = 0.05
-# An attempt takes no longer, so that a controller that hangs is given up for its successor. The
-# lease to accept records must not end meanwhile, and a heartbeat is soon answered if at all.
+# The limit of an attempt, so that a controller that hangs is given up for its successor. The lease
+# to accept records must not end meanwhile, and a heartbeat is answered soon if at all.
 _ATTEMPT_SECONDS = 2.0
 _HEARTBEAT_SECONDS = 0.5
 
@@ -85,8 +85,8 @@ class ControllerChannel:
     """Requests to the active controller, which is looked up again when it moves.
 
     A repeatable request may reach two controllers, if the first fails before it has answered: the
-    second must find it done, or refuse it. Each API has a connection of its own, so that no
-    heartbeat waits behind a topic that is created.
+    second must find it carried out, or refuse it. Each API has a connection of its own, so that no
+    heartbeat waits behind the creation of a topic.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class ControllerChannel:
         self._links: dict[int, NodeChannel] = {}
 
     async def ask(self, request: Message, timeout_s: float, *, repeatable: bool = True) -> Any:
-        """The active controller's answer; KafkaError if there is none within `timeout_s`.
+        """The active controller's response; KafkaError if there is none within `timeout_s`.
 
-        A request that is not `repeatable` is sent again only if it surely was not done.
+        A request that is not `repeatable` is sent again only if it surely was not carried out.
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
@@ -149,10 +149,10 @@ NewLink: TypeAlias = Callable[[Callable[[], Address | None], str], NodeChannel]
 
 
 class BrokerChannels:
-    """Requests to brokers; this broker itself is asked without a socket.
+    """Requests to brokers; those to this broker itself need no socket.
 
-    Every failure is a HeadraceError. Answers of one broker come in the order of the requests, so
-    each purpose has peers of its own.
+    Every failure is a HeadraceError. Responses of one broker come in the order of the requests, so
+    each purpose has channels of its own.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class BrokerChannels:
         return broker_id == self._config.node_id
 
     def ask_here(self, request: Message) -> Any:
-        """This broker's answer: a Message, or an awaitable of a Message."""
+        """This broker's response: a Message, or an awaitable of a Message."""
         return self._answer_here(request)
 
     async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
-        """A broker's answer to a request."""
+        """A broker's response to a request."""
         if self.is_here(broker_id):
             answer = self.ask_here(request)
             return answer if isinstance(answer, Message) else await answer
@@ -192,7 +192,7 @@ class BrokerChannels:
         return await link.ask(request, timeout_s)
 
     def brokers_changed(self) -> None:
-        """Close links to brokers that are gone or were restarted: they may hang."""
+        """Close channels to brokers that are gone or were restarted: they may hang."""
         for broker_id, link in tuple(self._links.items()):
             epoch = self._epoch_of(broker_id)
             if epoch != self._epochs[broker_id]:

@@ -1,7 +1,7 @@
-"""The active controller: it answers brokers, fences silent brokers, elects and balances leaders.
+"""The active controller: answers brokers, fences silent brokers, elects and balances leaders.
 
-Decisions are the commands of `headrace.metadata`; this module says when they run. On a controller
-that is not active commands end with NOT_CONTROLLER.
+Decisions are the commands of `headrace.metadata`; this module decides when they run. On a
+controller that is not active commands fail with NOT_CONTROLLER.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class ActiveController:
         store.on_activation(self._on_activation)
 
     def activate(self) -> None:
-        """Begin the periodic duties, with a fresh session for every broker."""
+        """Begin the periodic jobs, with a fresh session for every broker."""
         store = self._store
         self._heartbeats = Heartbeats(
             self._config.broker_session_timeout_ms,
@@ -145,7 +145,7 @@ class ActiveController:
             )
 
     def resign(self) -> None:
-        """End the periodic duties, and forget the state of an active controller."""
+        """End the periodic jobs, and drop the state of an active controller."""
         self._heartbeats = None
         self._recovery.reset()
         for duty in self._duties:
@@ -180,7 +180,7 @@ class ActiveController:
             epoch = await self._submit(command)
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
-                # The answer has no room for the reason.
+                # The response has no field for the reason.
                 logger.warning("broker %d may not register: %s", request.broker_id, error)
             raise
         logger.info("broker %d is registered with epoch %d", request.broker_id, epoch)
@@ -200,7 +200,7 @@ class ActiveController:
                 unclean_by_default=self._unclean_by_default,
             )
 
-        # The answer may have to wait for a slow disk of this controller, or for its own broker to
+        # The response may have to wait for a slow disk of this controller, or for its own broker to
         # apply a large change: the broker, which sends one after the other, is not silent then.
         heartbeats = self._active_heartbeats()
         heartbeats.arrived(self._store.image, request, self._clock.now_ms())
@@ -211,10 +211,10 @@ class ActiveController:
             heartbeats.answered(self._store.image, request, self._clock.now_ms())
 
     async def _wait_until_confirmed(self) -> None:
-        """Return when a majority has answered lately, or this controller is active no more.
+        """Return when a majority has answered lately, or this controller is no longer active.
 
         A controller that did not run for a while may have a successor, which counts sessions from
-        its own activation: a lease that is given now could outlive such a session.
+        its own activation: a lease granted now could outlive such a session.
         """
         while True:
             if self._store.is_confirmed or not self._store.is_active:
@@ -250,7 +250,7 @@ class ActiveController:
         )
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Give partitions the ISRs their leader asks for."""
+        """Change partitions to the ISRs that their leader proposes."""
         return await self._submit(
             lambda image, _: alter_partition(
                 image, request, unclean_by_default=self._unclean_by_default
@@ -284,7 +284,7 @@ class ActiveController:
         )
 
     async def _submit(self, command: Callable[[Image, int], CommandResult[Response]]) -> Response:
-        """Submit a command, and log unclean elections in its records; its response."""
+        """Submit a command, and log unclean elections in its records; returns its response."""
         unclean: list[str] = []
         may_need_recovery = False
 

@@ -1,4 +1,4 @@
-"""Addresses of brokers: each listener's, the controller's, and a partition's leader (KIP-951)."""
+"""Addresses of brokers for clients: by listener, of the controller, of leaders (KIP-951)."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,17 +27,17 @@ def controller_for_clients(node: "Node") -> int:
     return node.node_id if leader is None or leader.fenced else leader.broker_id
 
 
-# Leader hints: the leader of a partition, sent with the error of a broker that is not (KIP-951).
+# Leader hints: the leader of a partition, sent with the error of a broker that is not the leader
+# (KIP-951).
 #
-# So a client need not ask for metadata first. Hints come from this node's image, which may be
-# behind.
+# They save clients a metadata request. Hints come from this node's image, which may be behind.
 
 
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 class LeaderHint(NamedTuple):
-    """A leadership and the address of the broker it is given to."""
+    """The leader of a partition, its epoch and its address."""
 
     leader_id: int
     leader_epoch: int
@@ -47,7 +47,7 @@ class LeaderHint(NamedTuple):
 
 
 def leader_hint(context: "RequestContext", topic: str, index: int) -> LeaderHint | None:
-    """The leader of a partition and its address; None if either is not known."""
+    """The leader of a partition and its address; None if either is unknown."""
     image = context.node.store.image
     known = image.topics.get(topic)
     if known is None or not 0 <= index < len(known.partitions):

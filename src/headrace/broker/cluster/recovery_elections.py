@@ -1,6 +1,6 @@
-"""The recovery elections of the active controller: it asks brokers where their logs end.
+"""The recovery elections of the active controller: requests log ends from brokers, elects leaders.
 
-Which brokers are asked, and which replica leads by their answers, is decided in
+The brokers to ask, and the replica to elect by their responses, are decided in
 `headrace.metadata.recovery_elections`.
 """
 
@@ -63,7 +63,7 @@ class RecoveryElections:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all elections: the controller becomes active, or is active no more."""
+        """Drop all elections: the controller was activated or deactivated."""
         self._brokers.close()
         self._recoveries = PendingElections(self._timeout_ms)
         self._is_search_due = True
@@ -117,7 +117,7 @@ class RecoveryElections:
                     self._recoveries.answer(question, broker_id, broker_epoch, log_end)
 
     def _warn_of_missing(self) -> None:
-        """Log once which brokers partitions wait for, if it takes longer than a start."""
+        """Log once the brokers that partitions wait for, if it takes longer than a start."""
         now_ms = self._clock.now_ms()
         if self._waiting_since_ms is None:
             self._waiting_since_ms = now_ms
@@ -141,7 +141,7 @@ class RecoveryElections:
 
 
 def _log_outcomes(outcomes: Sequence[RecoveredPartition]) -> None:
-    """Log the outcome of each election, and what may be lost by it."""
+    """Log the outcome of each election, and the records that may be lost by it."""
     unanimous = [outcome for outcome in outcomes if outcome.is_unanimous]
     for outcome in outcomes:
         if not outcome.is_unanimous:

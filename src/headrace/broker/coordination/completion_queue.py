@@ -1,8 +1,8 @@
 """Per transactional id, a FIFO of requests that wait until its prepared transaction is complete.
 
-A client that hears CONCURRENT_TRANSACTIONS asks again after 20 to 100 ms, and markers are written
-in a few. And librdkafka sends AddPartitionsToTxn and EndTxn without waiting in between: EndTxn must
-not be decided first, when there is no transaction to end.
+A client that gets CONCURRENT_TRANSACTIONS retries after 20 to 100 ms, and markers are written in a
+few. And librdkafka sends AddPartitionsToTxn and EndTxn without waiting in between: EndTxn must not
+be decided first, when there is no transaction to end.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from headrace.protocol.schema import Message
 from headrace.tasks import TaskScope
 
-# Then the client has to try again: markers take long, or partitions have no leader.
+# After this the client has to retry: markers take long, or partitions have no leader.
 WAIT_SECONDS = 1.0
 
 Answer: TypeAlias = Message | asyncio.Future[Message]
@@ -22,8 +22,8 @@ Answer: TypeAlias = Message | asyncio.Future[Message]
 class CompletionQueue:
     """The queues of all transactional ids. Used on the event loop's thread only.
 
-    Invariant: of the requests for one transactional id only the first in its queue is asked again,
-    until a request has waited for WAIT_SECONDS.
+    Invariant: of the requests for one transactional id only the first in its queue is decided
+    again, until a request has waited for WAIT_SECONDS.
     """
 
     def __init__(self, is_prepared: Callable[[str], bool]) -> None:
@@ -35,7 +35,7 @@ class CompletionQueue:
     def ask(
         self, transactional_id: str, ask: Callable[[], Answer], is_concurrent: Callable[[Any], bool]
     ) -> Message | Awaitable[Any]:
-        """The response to a request, as soon as `is_concurrent` is not true of it.
+        """The response to a request, as soon as it is not concurrent by `is_concurrent`.
 
         `ask` decides the request: now, or in its turn if others wait. It may raise KafkaError.
         """
@@ -49,7 +49,7 @@ class CompletionQueue:
         return self._checked(answer, _QueuedRequest(transactional_id, ask, is_concurrent))
 
     def completed(self, transactional_id: str) -> None:
-        """Have the first request asked again: its transactional id has no prepared transaction."""
+        """Decide the first request again: its transactional id has no prepared transaction now."""
         queue = self._queues.get(transactional_id)
         if queue is not None:
             queue[0].completed.set()
@@ -91,7 +91,7 @@ class _QueuedRequest:
         self.completed = asyncio.Event()
 
     async def run(self) -> Any:
-        """Ask again at each completion, and for the last time after WAIT_SECONDS."""
+        """Decide again at each completion, and for the last time after WAIT_SECONDS."""
         deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
         while True:
             is_late = False

@@ -1,4 +1,4 @@
-"""The topics that group coordinators know; offsets of deleted topics are removed."""
+"""The topics known to group coordinators; offsets of deleted topics are removed."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ _RETRY_SECONDS = 5.0
 
 
 class GroupTopics:
-    """The topics of the image by which this broker leads partitions of `__consumer_offsets`.
+    """The topics in the image by which this broker leads partitions of `__consumer_offsets`.
 
     Invariant: that image is replaced after the coordinators it takes away are dropped, never
     before. So the next leader of a partition knows at least the topics that its offsets were
@@ -35,7 +35,7 @@ class GroupTopics:
         return None if topic is None else topic.topic_id
 
     def follow(self, image: Image, drivers: Iterable[GroupDriver]) -> None:
-        """Take over an image, and remove the offsets of topics that it has no longer."""
+        """Take over an image, and remove the offsets of topics deleted in it."""
         old, self.image = self.image, image
         if old.topics_by_id is image.topics_by_id:
             return
@@ -48,7 +48,7 @@ class GroupTopics:
                 self._remove(driver, deleted)
 
     def on_change(self, driver: GroupDriver) -> None:
-        """Remove offsets of topics deleted while nobody led the shard, which was just loaded."""
+        """Remove offsets of topics deleted while the just loaded shard had no leader."""
         if driver.shard.has_to_remove_stale_offsets:
             self._remove(driver, None)
 

@@ -1,4 +1,4 @@
-"""The topics that coordinators keep their state in, created when they are first needed."""
+"""The internal topics of coordinators, created on first use."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from headrace.protocol.messages.create_topics import (
 if TYPE_CHECKING:
     from headrace.broker.node import Node
 
-# Nothing may expire by age or size: the last record of a group or a transactional id counts,
+# No record may expire by age or size: the last record of a group or a transactional id is valid,
 # however old it is.
 _COMPACT = {"cleanup.policy": "compact"}
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from headrace.errors import ErrorCode, KafkaError
 from headrace.tasks import TaskScope
 
-# More than a client has in flight to one broker, unless it does not care for an order.
+# More than a client has in flight to one broker, unless it does not need an order.
 WAITING_MAX = 64
 # Of the waiting requests of all producers together.
 HELD_BYTES_MAX = 256 * 1024 * 1024

@@ -68,9 +68,10 @@ class _PendingEffects(NamedTuple):
 class ShardDriver(Generic[ShardT]):
     """One shard and its partition. Used on the event loop's thread only.
 
-    Invariant: effects take hold in the order in which the shard gave them. `on_change` is called
-    when some have, and when the shard is loaded. `on_failure` is called once, when the driver has
-    closed because its log failed, and `on_bug` in its place if the shard raised.
+    Invariant: effects are applied in the order in which the shard returned them. `on_change` is
+    called when effects were applied, and when the shard is loaded. `on_failure` is called once,
+    when the driver has closed because its log failed, and `on_bug` in its place if the shard
+    raised.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ShardDriver(Generic[ShardT]):
         self._on_change = on_change
         self._on_bug = on_bug
         self._pending: deque[_PendingEffects] = deque()
-        # In order, so that a run of the simulator repeats itself.
+        # Ordered, so that a run of the simulator repeats itself.
         self._waiting: dict[_PendingReply, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -100,17 +101,17 @@ class ShardDriver(Generic[ShardT]):
 
     @property
     def closed(self) -> bool:
-        """Whether the driver has ended for good: another goes on, here or elsewhere."""
+        """Whether the driver has ended for good: another continues, here or elsewhere."""
         return self._closed
 
     def now_ms(self) -> int:
-        """The steady time, for a call of the shard; the shard gets the time of day, too."""
+        """The monotonic time, for a call of the shard; the shard gets the wall-clock time, too."""
         now_ms = self._steady.now_ms()
         self.shard.times.ahead_ms = self._clock.now_ms() - now_ms
         return now_ms
 
     def load_if_empty(self) -> bool:
-        """Be ready at once if the log is empty, as in a new topic; whether it is."""
+        """Become ready at once if the log is empty, as in a new topic; returns whether it is."""
         log = self.partition.log
         if log.log_start_offset < log.log_end_offset:
             return False
@@ -118,7 +119,7 @@ class ShardDriver(Generic[ShardT]):
         return True
 
     async def load(self) -> None:
-        """Replay the partition's log, with turns for the loop's other work in between."""
+        """Replay the partition's log, yielding to other tasks of the loop in between."""
         offset = self.partition.log.log_start_offset
         # The log may be replaced during each await, by a move to another directory.
         while offset < (log := self.partition.log).log_end_offset:
@@ -137,7 +138,7 @@ class ShardDriver(Generic[ShardT]):
                     raise
                 raise _unreadable(log, offset, error) from error
             if not headers:
-                break  # Compaction may leave nothing of the end.
+                break  # Compaction may have removed all records at the end.
             await asyncio.sleep(0)
         await self._wait_until_committed(offset)
         self._loaded()
@@ -178,7 +179,7 @@ class ShardDriver(Generic[ShardT]):
         self._changed()
 
     def changed(self) -> None:
-        """Call `on_change`, as the shard may have something for its owner before a commit."""
+        """Call `on_change`, as the shard may have orders for its owner before a commit."""
         if not self._closed:
             self._changed()
 
@@ -228,7 +229,7 @@ class ShardDriver(Generic[ShardT]):
                     committed.add_done_callback(self._on_committed)
                 return
         elif self._pending:
-            # Behind uncommitted records: a reply must not tell of a state before it holds.
+            # Behind uncommitted records: a reply must not report a state before it is valid.
             self._pending.append(_PendingEffects(effects, self._pending[-1].last_offset))
             return
         self._finish(effects)
@@ -248,7 +249,7 @@ class ShardDriver(Generic[ShardT]):
         return future
 
     def fail(self, error: HeadraceError, *, level: int = logging.ERROR) -> None:
-        """Stop for good and tell everybody who waits to look for the coordinator again."""
+        """Close for good, and make all waiting clients look up the coordinator again."""
         if not self._closed:
             logger.log(level, "the coordinator of %s is gone: %s", self.partition.name, error)
             self.close()
@@ -320,7 +321,7 @@ class ShardDriver(Generic[ShardT]):
                 self.ask(lambda shard: shard.cancel(waiting))
 
     def _arm_timer(self) -> None:
-        """Have `_tick` called when the shard next has something to do."""
+        """Schedule `_tick` at the shard's next deadline."""
         deadline_ms = self.shard.next_deadline_ms
         if deadline_ms == self._timer_ms or self._closed:
             return
@@ -370,7 +371,7 @@ def to_batches(
 
 
 class _CommittedReply(Message, versions=(0, 0)):
-    """The reply to ourselves that records are committed."""
+    """The internal reply that records are committed."""
 
 
 _DONE = _CommittedReply()
@@ -408,10 +409,10 @@ class CoordinatorRuntime(Generic[ShardT]):
         self._on_change = on_change
         self._drivers: dict[int, ShardDriver[ShardT]] = {}
         self._led: dict[int, Partition] = {}
-        # Why partitions could not be loaded the last time: said once, not with every attempt.
+        # The errors of partitions that could not be loaded: logged once, not with every attempt.
         self._unloaded: dict[int, ErrorCode | None] = {}
         self._tasks = TaskScope(f"coordinators of {topic}")
-        # When the last bugs showed.
+        # The times of the last bugs.
         self._bugs: deque[float] = deque(maxlen=BUGS_MAX)
         self._closed = False
         self.partition_count = 0
@@ -472,7 +473,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             if driver.load_if_empty():
                 return
         except KafkaError:
-            return  # The driver has logged why; it is tried again later.
+            return  # The driver has logged the reason; it is tried again later.
         self._tasks.start(self._load(driver), f"load of {partition.name}")
 
     async def _load(self, driver: ShardDriver[ShardT]) -> None:
@@ -488,16 +489,16 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._unloaded.pop(index, None)
 
     def _on_failure(self, driver: ShardDriver[ShardT]) -> None:
-        """Forget a driver, and load its partition again later: a full disk may have space then."""
+        """Drop a driver, and load its partition again later: a full disk may have space then."""
         self._forget(driver)
         loop = asyncio.get_running_loop()
         loop.call_later(RELOAD_SECONDS, self._drive_again, driver.partition)
 
     def _on_bug(self, driver: ShardDriver[ShardT], error: Exception) -> None:
-        """Forget a driver whose shard raised, and load the partition again at once.
+        """Drop a driver whose shard raised, and load the partition again at once.
 
-        Not too often: code that fails again and again stops the process. A shard that raises while
-        it is loaded does not count, since it keeps no half changed state and has no requests, and a
+        Not too often: code that fails repeatedly stops the process. A shard that raises while it is
+        loaded does not count, since it keeps no half changed state and has no requests, and a
         record that cannot be replayed would stop each next leader, too.
         """
         if driver.loading:

@@ -26,15 +26,15 @@ from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Longer than a leader waits for the marker to be committed, see `handlers.write_txn_markers`.
+# Longer than a leader waits for the marker's commit, see `handlers.write_txn_markers`.
 _ASK_SECONDS = 5.0
 _BACKOFF_SECONDS = 0.05
 _BATCH_MAX = 1_000
-# A request is answered when its markers are committed. Those of another transaction need not wait
-# for that: the leader writes them as they come, and one round of its followers commits them all.
+# A request is answered when its markers are committed. Markers of other transactions need not wait
+# for that: the leader writes them at once, and one round of its followers commits them all.
 IN_FLIGHT_MAX = 5
-# After these a marker is done: it is written, or the log has a newer epoch of the producer, so that
-# the transaction of the marker is not open there.
+# After these codes a marker is done: it is written, or the log has a newer epoch of the producer,
+# so that the transaction of the marker is not open there.
 _SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
 
 TransactionDriver = ShardDriver[TransactionShard]
@@ -51,7 +51,7 @@ class _PartitionMarker(NamedTuple):
 class MarkerSender:
     """Sends markers to the leaders of partitions. Used on the event loop's thread only.
 
-    Invariant: an order of a driver that is not closed is under way, or waits to be sent, until its
+    Invariant: an order of a driver that is not closed is in flight, or waits to be sent, until its
     shard was notified of every partition of it. So the orders here are bounded by those of shards.
     """
 
@@ -69,7 +69,7 @@ class MarkerSender:
         self._stopped = False
 
     def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
-        """Have markers written; the driver's shard is notified of each."""
+        """Order markers to be written; the driver's shard is notified of each."""
         self._route(
             [_PartitionMarker(driver, order, name) for order in orders for name in order.partitions]
         )
@@ -80,7 +80,7 @@ class MarkerSender:
         return len(self._outboxes) + len(self._delayed)
 
     def brokers_changed(self) -> None:
-        """Close links to brokers that are gone or were restarted."""
+        """Close channels to brokers that are gone or were restarted."""
         self._peers.brokers_changed()
 
     async def stop(self) -> None:
@@ -194,7 +194,7 @@ class MarkerSender:
         self._route(slow)
 
     def _report(self, items: list[_PartitionMarker]) -> None:
-        """Tell the shards that these markers need not be sent any more."""
+        """Notify the shards that these markers need not be sent any more."""
         done: dict[tuple[TransactionDriver, MarkerOrder], list[TopicPartition]] = {}
         for driver, order, name in items:
             done.setdefault((driver, order), []).append(name)
@@ -204,7 +204,7 @@ class MarkerSender:
             try:
                 _mark_written(driver, order, names)
             except KafkaError:
-                continue  # The driver has failed and logged it; it orders them again once loaded.
+                continue  # The driver has failed and logged it; after loading it orders them again.
 
 
 def _mark_written(
@@ -284,7 +284,7 @@ class TransactionCoordinator:
             await self._supply(driver, count)
 
     def brokers_changed(self) -> None:
-        """Close links to brokers that are gone or were restarted."""
+        """Close channels to brokers that are gone or were restarted."""
         self._markers.brokers_changed()
 
     async def stop(self) -> None:
@@ -297,7 +297,7 @@ class TransactionCoordinator:
         try:
             return self.shards.driver_of(transactional_id).shard.is_prepared(transactional_id)
         except KafkaError:
-            return False  # The request gets the error when it is asked again.
+            return False  # The request gets the error when it is decided again.
 
     def _on_change(self, driver: TransactionDriver) -> None:
         orders = driver.shard.take_marker_orders()

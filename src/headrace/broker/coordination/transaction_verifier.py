@@ -1,7 +1,8 @@
-"""Verification with its coordinator that a partition is part of a transaction (KIP-890).
+"""Verification of transactions with their coordinators before an append (KIP-890).
 
-A leader appends to a transaction only what its coordinator knows of. Otherwise a batch that was
-delayed until after the end of its transaction would begin a transaction that nobody ever ends.
+A leader appends to a transaction only if its coordinator has the partition in it. Otherwise a batch
+that was delayed until after the end of its transaction would begin a transaction that is never
+ended.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ from headrace.protocol.messages.add_partitions_to_txn import (
 )
 from headrace.types import TopicPartition
 
-# A round of markers takes about as long. Waiting for it here is quicker than having clients ask
-# again, who wait for 20 to 100 ms in between.
+# A round of markers takes about as long. Waiting for it here is faster than a retry by the client,
+# which waits for 20 to 100 ms.
 _BACKOFF_SECONDS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 
 Response = TypeVar("Response")
@@ -32,7 +33,7 @@ Response = TypeVar("Response")
 async def retry_while_concurrent_transaction(
     ask: Callable[[], Awaitable[Response]], is_concurrent: Callable[[Response], bool]
 ) -> Response:
-    """The response to a request, repeated for a while until the transaction before has ended."""
+    """The response to a request, repeated for a while until the previous transaction has ended."""
     response = await ask()
     for seconds in _BACKOFF_SECONDS:
         if not is_concurrent(response):
@@ -63,7 +64,7 @@ class _PendingVerification(NamedTuple):
 
 
 class TransactionVerifier:
-    """Asks coordinators in batches. Used on the event loop's thread only."""
+    """Sends verifications to coordinators in batches. Used on the event loop's thread only."""
 
     def __init__(
         self, coordinators: CoordinatorRuntime[ShardT], store: MetadataStore, peers: BrokerChannels
@@ -86,12 +87,12 @@ class TransactionVerifier:
         *,
         add: bool,
     ) -> Verdicts:
-        """For each partition, NONE if it is part of the producer's transaction that is open.
+        """For each partition, NONE if it is part of the producer's open transaction.
 
         With `add` the partitions are added to it, and the first begins it, which clients of
         transactions version 2 leave to the broker. Every failure is a verdict, too: a coordinator
-        that cannot be asked is NETWORK_EXCEPTION, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR or
-        COORDINATOR_LOAD_IN_PROGRESS. PRODUCER_FENCED comes as INVALID_PRODUCER_EPOCH.
+        that cannot be reached is NETWORK_EXCEPTION, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR or
+        COORDINATOR_LOAD_IN_PROGRESS. PRODUCER_FENCED is reported as INVALID_PRODUCER_EPOCH.
         """
         question = _VerificationRequest(transactional_id, producer_id, producer_epoch, add)
         if not add:
@@ -102,11 +103,11 @@ class TransactionVerifier:
         )
 
     def brokers_changed(self) -> None:
-        """Close links to brokers that are gone or were restarted."""
+        """Close channels to brokers that are gone or were restarted."""
         self._peers.brokers_changed()
 
     async def stop(self) -> None:
-        """Answer all waiting calls; no coordinator is asked after that."""
+        """Answer all waiting calls; no further request is sent."""
         self._stopped = True
         _answer(await self._outboxes.stop(), {}, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._peers.close()
@@ -139,7 +140,7 @@ class TransactionVerifier:
         sent = []
         for asked in batch:
             if asked.verdicts.done():
-                continue  # Nobody waits for it any more.
+                continue  # The caller does not wait any more.
             question = asked.question
             if questions.setdefault(question.transactional_id, question) != question:
                 self._outboxes.add(coordinator_id, asked)

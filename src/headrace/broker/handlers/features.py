@@ -47,7 +47,7 @@ async def _update(node: Node, request: UpdateFeaturesRequest) -> UpdateFeaturesR
 
 
 async def _other_controllers(node: Node) -> dict[int, Ranges | None]:
-    """The feature ranges of voters that are no brokers; brokers register theirs."""
+    """The feature ranges of voters that are not brokers; brokers register theirs."""
     brokers = node.store.image.brokers
     voters = [voter.node_id for voter in node.quorum.voters if voter.node_id != node.node_id]
     return {

@@ -1,4 +1,4 @@
-"""Fetch: batches from each requested partition, at once or when there are enough of them.
+"""Fetch: batches from each requested partition, at once or when there are enough bytes.
 
 Consumers get committed records, from the leader or from a follower near them (KIP-392); those of
 isolation level READ_COMMITTED only up to the first open transaction, with a list of the aborted
@@ -41,7 +41,8 @@ from headrace.types import Buffer
 def nearest_replica(
     leadership: LeaderState, offset: int, rack: str, brokers: Mapping[int, BrokerImage]
 ) -> int:
-    """The id of the replica in `rack` that has the most, if it has `offset`; else the leader's.
+    """The id of the replica in `rack` that has the most records, if it has `offset`; else the
+    leader's.
 
     Only replicas that are alive and in sync are chosen, and the leader if it is in that rack.
     """
@@ -68,7 +69,7 @@ _READ_COMMITTED = 1
 
 
 class _ColdRead(NamedTuple):
-    """A read that would have to wait for the disk, to be done by a worker."""
+    """A read that would have to wait for the disk, and so is left to a worker."""
 
     log: Log
     offset: int
@@ -81,7 +82,7 @@ class _ColdRead(NamedTuple):
 
 
 class _FetchPass:
-    """One pass over the partitions of a fetch; only the first notes how far a follower is."""
+    """One pass over the partitions of a fetch; only the first records a follower's progress."""
 
     def __init__(
         self, context: RequestContext, request: FetchRequest, plan: FetchPlan, *, first: bool
@@ -152,7 +153,7 @@ class _FetchPass:
         diverges = requested.last_fetched_epoch >= 0 and self._diverges(log, requested, result)
         if is_follower and self._first and not diverges:
             self._note_follower(partition, requested)
-        # After the follower was noted, which may have moved the high watermark.
+        # After the follower's offset was recorded, which may have advanced the high watermark.
         result.high_watermark = partition.high_watermark
         result.last_stable_offset = partition.last_stable_offset
         requested.limit = self._limit
@@ -220,7 +221,7 @@ class _FetchPass:
                 self._throttle().record(len(found.records), self._context.node.clock.monotonic())
 
     def _note_served(self, partition: Partition, offset: int, records: Buffer) -> None:
-        """Check records that a follower was given before and did not take: are they damaged?"""
+        """Check records that a follower got before and did not accept: they may be damaged."""
         if partition.served_offsets.get(self._replica_id) == offset:
             headers, error = sound_headers(records)
             try:
@@ -248,7 +249,7 @@ class _FetchPass:
             ]
 
     def _is_throttled(self, partition: Partition) -> bool:
-        """Whether a follower that is not in sync shares in the rate for moved replicas."""
+        """Whether a follower that is not in sync is subject to the throttle of moved replicas."""
         throttled = partition.config.leader_replication_throttled_replicas
         return (
             bool(throttled)
@@ -293,7 +294,7 @@ class _FetchPass:
             )
 
     def _diverges(self, log: Log, requested: SessionPartition, result: PartitionData) -> bool:
-        """Whether the fetcher's log diverges from ours (KIP-595); `result` says where."""
+        """Whether the fetcher's log diverges from ours (KIP-595); `result` gets the point."""
         epoch, end_offset = log.end_offset_for_epoch(requested.last_fetched_epoch)
         if end_offset < 0 or (
             epoch == requested.last_fetched_epoch and end_offset >= requested.fetch_offset
@@ -325,7 +326,7 @@ class _FetchPass:
             self._hints[hint.leader_id] = hint
 
     def park(self, bytes_needed: int, timeout_s: float) -> DelayedFetch:
-        """Park the fetch until there is more to read."""
+        """Park the fetch until more records are readable."""
         session = self._session
         if session is None:
             return self._purgatory.park(self.partitions, bytes_needed, timeout_s)
@@ -366,9 +367,9 @@ def _read_cold(cold: _ColdRead) -> tuple[Block, list[aborted_index.AbortedTransa
 
 
 def _sound_records(log: Log, records: Buffer, offset: int) -> tuple[Buffer, int]:
-    """The batches up to one that cannot be true, and the offset behind the last whole one.
+    """The sound batches before the first damaged one, and the offset behind the last of them.
 
-    KafkaError if the first cannot: the log is damaged there.
+    KafkaError if the first is damaged: the log is then suspected there.
     """
     headers, error = sound_headers(records)
     if error is not None:
@@ -400,7 +401,7 @@ def fetch(
         or context.node.closing
     ):
         return plan.respond(first.results, first.endpoints)
-    # Watched from this moment on, so that no append can slip by before the task below runs.
+    # Watched from now on, so that no append is missed before the task below runs.
     delayed = first.park(
         request.min_bytes - first.byte_count,
         min(request.max_wait_ms / 1000, first.throttled_s or inf),

@@ -20,7 +20,7 @@ from headrace.protocol.messages.find_coordinator import (
 
 _GROUP = 0
 _TRANSACTION = 1
-_SHARE = 2  # Share groups have coordinators too, if not here yet.
+_SHARE = 2  # Share groups have coordinators in Kafka, but not here yet.
 _BATCHED_SINCE = 4
 
 
@@ -29,7 +29,7 @@ def find_coordinator(
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     coordinators = _coordinators(context.node, request.key_type)
     if coordinators is not None and not coordinators.partition_count:
-        # Also while another request creates the topic: its partitions are not there yet.
+        # Also while another request creates the topic: its partitions do not exist yet.
         return _create_then_find(context, request)
     return _find_all(context, request)
 

@@ -198,12 +198,12 @@ def offset_delete(
     )
 
 
-# Clients that speak transactions version 2 leave it to the broker to add the group's partition.
+# Clients of transactions version 2 leave adding the group's partition to the broker.
 _ADDING_SINCE = 5
 _ABORTABLE_SINCE = 4
 _LOADING_SINCE = 2
 # Errors of the transaction's coordinator. A client would take them for errors of the group's
-# coordinator, and look for that again; so it gets an error after which it only tries again.
+# coordinator, and look that up again; so it gets an error after which it only retries.
 _PASSING = frozenset(
     (
         ErrorCode.NETWORK_EXCEPTION,
@@ -270,8 +270,8 @@ def _remove_unknown(
 async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> None:
     """KafkaError unless the producer's transaction is open, and has the partition of the group.
 
-    As for records: where the log does not know of the transaction yet, its coordinator is asked,
-    and no marker of it may have been written since.
+    As for records: if the log does not know of the transaction yet, its coordinator is asked, and
+    no marker of it may have been written since.
     """
     node = context.node
     producer_id, epoch = request.producer_id, request.producer_epoch
@@ -296,7 +296,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> N
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     _check_epoch(producers, request)
     # Under version 2 the marker of this transaction would have raised the epoch. A marker that
-    # leaves it is of the transaction before, sent again by a new coordinator.
+    # leaves it is of the previous transaction, sent again by a new coordinator.
     if not adds and producers.marker_count(producer_id) != markers_seen:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "it ended while it was looked up")
 
@@ -325,6 +325,6 @@ def _refused(
     context: RequestContext, request: TxnOffsetCommitRequest, code: ErrorCode
 ) -> TxnOffsetCommitResponse:
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_SINCE:
-        # The first clients with transactions give up for good at COORDINATOR_LOAD_IN_PROGRESS.
+        # The first clients with transactions fail for good at COORDINATOR_LOAD_IN_PROGRESS.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return txn_offset_commit_error(request, code)

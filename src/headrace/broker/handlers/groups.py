@@ -33,7 +33,7 @@ def ask_shard(
     request: Message,
     refuse: Callable[[ErrorCode], Response],
 ) -> Response | Awaitable[Response]:
-    """The answer of a group's shard, or `refuse(code)` if it cannot be asked."""
+    """The response of a group's shard, or `refuse(code)` without an available shard."""
     client = RequestClient(context.client_id or "", context.host)
     try:
         driver = context.node.groups.driver_of(group_id)

@@ -57,7 +57,7 @@ def describe_log_dirs(
 
 
 async def _add_health(node: Node, response: DescribeLogDirsResponse) -> DescribeLogDirsResponse:
-    """Add the replicas that serve nobody, and the scrubbing and damage of each directory."""
+    """Add the replicas that serve no requests, and the scrubbing and damage of each directory."""
     problems = node.replicas.problems()
     known = {problem.partition for problem in problems}
     for directory, result in zip(node.logs.directories, response.results, strict=True):
@@ -82,7 +82,7 @@ async def _add_health(node: Node, response: DescribeLogDirsResponse) -> Describe
             ),
             damaged_segments=len(progress.damage),
         )
-        with suppress(StorageError):  # The next answer reports a directory that fails now.
+        with suppress(StorageError):  # The next response reports a directory that fails now.
             result.health.set_aside = await node.workers.read(
                 _list_set_aside, node.logs.files, directory.path
             )
@@ -109,7 +109,7 @@ def _damage_text(directory: DataDirectory, damage: SegmentDamage) -> str:
 
 
 def _list_set_aside(files: Files, path: str) -> list[DescribeLogDirsSetAside]:
-    """The logs that lie in a data directory under another name, for an operator to look at."""
+    """The logs that were set aside in a data directory for an operator."""
     strays = [
         DescribeLogDirsSetAside(
             name=os.path.basename(stray.path),
@@ -190,7 +190,7 @@ def _move(node: Node, name: TopicPartition, path: str) -> None:
             raise
         moves.prefer(name, directory)
         if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            # Kafka's code for it, after which its tool tries again.
+            # Kafka's code for it, after which its tool retries.
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, str(error)) from error
         raise
     if partition.log.offline is not None:

@@ -35,8 +35,8 @@ from headrace.types import TopicPartition
 #
 # The end is the high watermark for consumers, the last stable offset for those of isolation level
 # READ_COMMITTED, and the log end offset for replicas. A new leader may know a lower high watermark
-# than its predecessor has told clients; it refuses to answer until the records that it began with
-# are committed.
+# than its predecessor has sent to clients; it refuses to answer until the records that it began
+# with are committed.
 #
 # Requests of the replica -2, which Kafka has for debugging, are answered by any replica: with the
 # end of its own log and the epoch of the last record there. The controller compares replicas so.
@@ -112,7 +112,7 @@ async def _find(
         epoch = log.epochs.epoch_of(log.log_start_offset)
         return TimestampOffset(-1, log.log_start_offset, epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _NOTHING  # Nothing is ever tiered here.
+        return _NOTHING  # There is no tiered storage here.
     if timestamp < MAX_TIMESTAMP:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no offset is called {timestamp}")
     if timestamp == LATEST:
@@ -129,9 +129,9 @@ async def _find(
 
 
 async def _end_of_lost(context: RequestContext, name: TopicPartition) -> TimestampOffset:
-    """The end of the sound part of a damaged log, nothing if there is none.
+    """The end of the sound part of a damaged log, if there is one.
 
-    The active controller asks, and may elect this replica for it.
+    The active controller requests it, and may elect this replica for it.
     """
     node = context.node
     prefix = await node.workers.read(node.logs.intact_prefix, name)
@@ -147,7 +147,7 @@ def _log_end(partition: Partition) -> TimestampOffset:
     if log.offline is not None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition.name} is offline")
     end_offset = log.log_end_offset
-    # Not the latest epoch, which may have begun and have no record yet.
+    # Not the latest epoch, which may have begun without a record yet.
     is_empty = end_offset == log.log_start_offset
     return TimestampOffset(-1, end_offset, -1 if is_empty else log.epochs.epoch_of(end_offset - 1))
 
@@ -202,7 +202,7 @@ _HIGH_WATERMARK = -1
 
 
 class _PendingDeletion(NamedTuple):
-    """A deletion that followers have not done yet."""
+    """A deletion that followers have not carried out yet."""
 
     deleted: asyncio.Future[None]
     result: DeleteRecordsPartitionResult

@@ -64,7 +64,7 @@ async def _create_then_describe(
     refused: dict[str, int] = {}
     try:
         created = await ask_controller(node, CreateTopicsRequest(topics=topics))
-        # Another request may have had it created at the same moment.
+        # Another request may have created it at the same moment.
         done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         refused = {
             topic.name or "": topic.error_code
@@ -72,12 +72,12 @@ async def _create_then_describe(
             if topic.error_code not in done
         }
     except KafkaError:
-        # No controller was reached: clients ask again after this code, and only then.
+        # No controller was reached: clients retry after this code, and only then.
         refused = dict.fromkeys(missing, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     response = _describe(context, request)
     for topic in response.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # A topic that a controller elsewhere has created is not known here yet.
+            # A topic created by a controller elsewhere is not known here yet.
             topic.error_code = refused.get(topic.name or "", ErrorCode.LEADER_NOT_AVAILABLE)
     return response
 
@@ -306,7 +306,7 @@ def _brokers(
 
 
 def _controllers(context: RequestContext) -> list[DescribeClusterBroker]:
-    """The voters whose addresses are known, and this controller if it is none of them."""
+    """The voters with a known address, and this controller if it is not a voter."""
     quorum = context.node.quorum
     ids = sorted({context.node.node_id, *(voter.node_id for voter in quorum.voters)})
     return [

@@ -1,7 +1,7 @@
-"""Produce: append a batch to each named partition and answer when it is as safe as `acks` asks.
+"""Produce: appends batches to partitions and answers when they are as safe as `acks` demands.
 
-With acks=all that is when it is committed, with acks=1 when the leader's own copy counts. The first
-batch of a transaction in a partition is checked with its coordinator before.
+With acks=all a batch must be committed, with acks=1 the leader's own copy counts. The first batch
+of a transaction in a partition is verified with its coordinator before.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ from headrace.types import Buffer, TopicPartition
 if TYPE_CHECKING:
     from headrace.broker.node import Node
 
-# Clients that speak transactions version 2 leave it to the leader to add partitions.
+# Clients of transactions version 2 leave adding partitions to the leader.
 _ADDING_SINCE = 12
 _ABORTABLE_SINCE = 11
 _TOPIC_IDS_SINCE = 13
-# Older clients may not know what to do about these; they try again after NOT_ENOUGH_REPLICAS,
-# without asking for metadata. A partition that is led here exists, whatever the coordinator knows.
+# Older clients may not handle these; they retry after NOT_ENOUGH_REPLICAS, without a metadata
+# request. A partition that is led here exists, whatever the coordinator knows.
 _PASSING = frozenset(
     (
         ErrorCode.NETWORK_EXCEPTION,
@@ -68,15 +68,15 @@ class _VerifiedState(NamedTuple):
 
 
 def is_transactional(records: Buffer | None) -> bool:
-    """Whether the header of produced records says that they are part of a transaction."""
+    """Whether the header of produced records marks them as part of a transaction."""
     return records is not None and claims_transaction(records)
 
 
 class VerifiedAppends:
-    """The transactional batches of a Produce request, and the check which may be appended.
+    """The transactional batches of a Produce request, and the check whether they may be appended.
 
-    Rule: a batch goes to a log where its transaction is open already, or where the coordinator has
-    confirmed it and no marker was written since.
+    Rule: a batch is appended to a log in which its transaction is open already, or if the
+    coordinator has confirmed it and no marker was written since.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class VerifiedAppends:
 
     @property
     def unverified(self) -> list[TopicPartition]:
-        """The partitions led here whose logs do not know of the transaction yet."""
+        """The partitions led here whose logs do not have the transaction as open yet."""
         if not self._adds and not self._node.config.transaction_partition_verification_enable:
             return []
         found = []
@@ -131,7 +131,7 @@ class VerifiedAppends:
         return found
 
     async def verify(self) -> None:
-        """Ask the coordinator about the unverified partitions."""
+        """Verify the unverified partitions with the coordinator."""
         names = self.unverified
         if not names:
             return
@@ -155,10 +155,10 @@ class VerifiedAppends:
             raise self._refusal(code)
         before, now = self._asked_in[name], self._state_of(partition)
         if before.leader_epoch != now.leader_epoch:
-            # A leader in between may have ended the transaction. The client tries again.
+            # A leader in between may have ended the transaction. The client will retry.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         # Under version 2 the epoch tells: the marker that ends this transaction raises it, and a
-        # repeated marker of the transaction before does not.
+        # repeated marker of the previous transaction does not.
         if not self._adds and before.marker_count != now.marker_count:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "the transaction ended while it was looked up"
@@ -212,14 +212,14 @@ _LEADER_HINTS_SINCE = 10
 
 
 class _PendingAck(NamedTuple):
-    """An append whose answer waits until it is as safe as `acks` asks."""
+    """An append whose response waits until it is as safe as `acks` demands."""
 
     safe: asyncio.Future[None]
     result: PartitionProduceResponse
 
 
 class _DelayedProduce(NamedTuple):
-    """Appends whose answer waits. Not a coroutine, as nobody may be left to await it."""
+    """Appends whose response waits. Not a coroutine, because it may never be awaited."""
 
     response: ProduceResponse
     pending: list[_PendingAck]
@@ -242,7 +242,7 @@ def produce(
         if not queue.is_busy(producer_id) and not appends.unverified:
             return _answer(context, request, _produce(context, request, appends))
         size = _copy_records(request)
-        # Queued here, and not when the answer is awaited: a batch must not overtake an earlier
+        # Queued here, and not when the response is awaited: a batch must not overtake an earlier
         # batch of the same producer.
         appended = queue.submit(
             producer_id, size, lambda: _verify_then_produce(context, request, appends)
@@ -253,7 +253,7 @@ def produce(
 
 
 def _copy_records(request: ProduceRequest) -> int:
-    """Copy the records of a request out of the frame it came in, and return their size."""
+    """Copy the records of a request out of its frame, and return their size."""
     size = 0
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -371,7 +371,7 @@ def _topic_name(context: RequestContext, topic: TopicProduceData) -> str | None:
 
 
 def _note_refused(context: RequestContext, topic: str | None, data: PartitionProduceData) -> None:
-    """Have the log hold back later batches of the producer until this batch comes again."""
+    """Make the log hold back later batches of the producer until this batch is sent again."""
     if topic is None or not isinstance(data.records, memoryview):
         return
     try:
@@ -475,7 +475,7 @@ async def _answer_when_committed(
 
 
 def _add_leader_hints(context: RequestContext, response: ProduceResponse) -> None:
-    """Add the leaders of partitions that were refused because others lead them (KIP-951)."""
+    """Add the leaders of partitions that were refused because other brokers lead them (KIP-951)."""
     if context.version < _LEADER_HINTS_SINCE:
         return
     endpoints: dict[int, NodeEndpoint] = {}

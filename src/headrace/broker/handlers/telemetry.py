@@ -19,7 +19,7 @@ from headrace.protocol.messages.get_telemetry_subscriptions import (
 from headrace.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from headrace.types import ZERO_UUID, uuid_text
 
-# Kafka's name for the software of a client that gave none.
+# Kafka's name for the software of a client that sent none.
 _UNKNOWN = "unknown"
 
 
@@ -64,7 +64,7 @@ def push(context: RequestContext, request: PushTelemetryRequest) -> PushTelemetr
 
 
 def _new_instance_id(rng: Random) -> bytes:
-    """A random id whose text has no dash in front: tools would take it for an option."""
+    """A random id whose text has no dash in front: tools would parse it as an option."""
     while True:
         instance_id = UUID(bytes=rng.randbytes(16), version=4).bytes
         if not uuid_text(instance_id).startswith("-"):

@@ -76,7 +76,7 @@ _BATCHED_SINCE = 4
 def ask_coordinator(
     context: RequestContext, transactional_id: str, request: Message
 ) -> Message | asyncio.Future[Message]:
-    """The answer of the shard of a transactional id; KafkaError if it cannot be asked."""
+    """The response of the shard of a transactional id; KafkaError without an available shard."""
     if not context.node.membership.may_write:
         # Another broker may lead its partition by now, and its decisions are not known here.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -152,7 +152,7 @@ async def _join(pending: list["_PartitionAddition"]) -> AddPartitionsToTxnRespon
 
 
 class _PartitionAddition(NamedTuple):
-    """A request for one transaction, and the answer of its shard, or error codes instead."""
+    """A request for one transaction, and the response of its shard, or error codes instead."""
 
     requested: AddPartitionsToTxnTransaction
     answer: Message | Awaitable[Any] | dict[TopicPartition, ErrorCode]
@@ -257,7 +257,7 @@ async def add_offsets_to_txn(
 def end_txn(
     context: RequestContext, request: EndTxnRequest
 ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
-    # Asked now: the next request of the connection must not come before it.
+    # Decided now: the next request of the connection must not overtake it.
     try:
         answer = ask_in_order(context, request.transactional_id, request)
     except KafkaError as error:
@@ -377,7 +377,7 @@ async def _init_transactional(
     if not transactional_id:
         return _refused(ErrorCode.INVALID_REQUEST)
     with suppress(KafkaError):
-        # Without a controller there are no new producer ids, and most requests need none.
+        # Without a controller there are no new producer ids, but most requests need none.
         await context.node.transactions.ensure_producer_ids(transactional_id)
     answer = ask_in_order(context, transactional_id, request)
     response = answer if isinstance(answer, Message) else await answer

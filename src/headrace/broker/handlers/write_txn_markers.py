@@ -1,6 +1,6 @@
-"""WriteTxnMarkers: end transactions in partitions led here. Answered when that is committed.
+"""WriteTxnMarkers: ends transactions in partitions led here. Answered when that is committed.
 
-Transaction coordinators ask for it, and administrators who abort a transaction that hangs.
+It is sent by transaction coordinators, and by administrators who abort a hanging transaction.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.types import TopicPartition
 
-# Markers of other partitions wait behind these, so a marker whose follower hangs times out soon.
-# A coordinator that sends it again waits for the marker that is written already. If this is
+# Markers of other partitions wait behind these, so a marker whose follower hangs must time out
+# soon. A coordinator that sends it again waits for the marker that is written already. If this is
 # shorter, slow links have more requests to carry, and transactions take longer.
 _COMMIT_SECONDS = 1.0
 # Errors of group coordinators, which a transaction coordinator does not expect for a marker.
@@ -92,7 +92,7 @@ def _write(
 def _append(
     node: Node, requested: WritableTxnMarker, topic: str, index: int
 ) -> asyncio.Future[Any] | None:
-    """Write a marker; the future of its commit, or None if it is committed."""
+    """Write a marker; returns the future of its commit, or None if it is committed."""
     partition = node.replicas.leader_of(topic, index)
     if not node.membership.may_write:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller cannot be reached")
@@ -103,7 +103,7 @@ def _append(
         requested.transaction_result,
     )
     if partition.log.producers.is_late(marker, requested.transaction_version):
-        # An old request that was delayed, even if the marker it wrote is not committed yet.
+        # A delayed old request, even if the marker it wrote is not committed yet.
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "the next transaction has begun")
     name = TopicPartition(topic, index)
     key = (name, partition.leader_epoch, marker)
@@ -131,7 +131,7 @@ def _append_new(
 
 def _forget(node: Node, key: UncommittedMarker, ended: asyncio.Future[Any]) -> None:
     if not ended.cancelled():
-        ended.exception()  # Retrieved, as nobody may wait for it any more.
+        ended.exception()  # Retrieved, because the waiting caller may be gone.
     if node.uncommitted_markers.get(key) is ended:
         del node.uncommitted_markers[key]
 

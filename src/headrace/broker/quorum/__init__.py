@@ -1,1 +1,1 @@
-"""This node's part in the quorum that keeps the metadata log: the shell of `headrace.raft`."""
+"""This node in the quorum of the metadata log: the shell of `headrace.raft`."""

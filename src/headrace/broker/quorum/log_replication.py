@@ -1,4 +1,4 @@
-"""Replication of the metadata log: the follower's fetches, and the leader's answers to them."""
+"""Replication of the metadata log: the follower's fetches, and the leader's responses."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ _SHORTAGE_SECONDS = 1.0
 class MetadataLogFetcher:
     """Fetches the metadata log from the node that the core names. For the loop's thread only.
 
-    Invariant: `_task` is the fetch under way. Once its response has come `_applying` is true, and
+    Invariant: `_task` is the fetch in flight. Once its response has come `_applying` is true, and
     it is neither cancelled nor followed by another fetch until its records are on disk.
     """
 
@@ -46,7 +46,7 @@ class MetadataLogFetcher:
         driver.on_snapshot = self._note_snapshot
 
     def fetch_if_due(self) -> None:
-        """Begin the fetch that the core has due, if any; it replaces a fetch that is pointless."""
+        """Begin the fetch that the core has due, if any; it replaces an obsolete fetch."""
         driver = self._driver
         if self._applying or driver.is_flushing:
             return
@@ -96,7 +96,7 @@ class MetadataLogFetcher:
     ) -> None:
         driver = self._driver
         if response.diverging is not None:
-            # The files that a flush works on must not be cut under it.
+            # The files must not be truncated during a flush.
             await driver.wait_until_flushed()
         try:
             effects = driver.node.answered(node_id, request, response, driver.now_ms())
@@ -132,8 +132,8 @@ class MetadataLogFetcher:
             return
         await driver.wait_until_flushed()
         if driver.is_down or driver.node.wanted_snapshot != target:
-            # Its sender leads no more, and the log of this node may have the committed records.
-            # The snapshot is true all the same, but of use only with a log that it fits.
+            # Its sender leads no more, and the log of this node may have the committed records. The
+            # snapshot is valid all the same, but only useful with a log that it fits.
             await driver.workers.flush(driver.log.snapshots.remove, snapshot)
             return
         try:
@@ -173,7 +173,7 @@ class MetadataLogFetcher:
 
 
 def _finish(part: SnapshotPart) -> Voters | None:
-    """Check that the snapshot is sound and whole, give it its name, and return its voters."""
+    """Check that the snapshot is sound and complete, rename it, and return its voters."""
     content = SnapshotContent(part.read())
     part.finish()
     return None if content.voters is None else wire.voters_in(content.voters)
@@ -186,7 +186,7 @@ def _discard(part: SnapshotPart) -> None:
         logger.warning("a partly fetched metadata snapshot cannot be deleted: %s", error)
 
 
-# The leader's side of the metadata log: fetches of other nodes, parked until there is news.
+# The leader's side of the metadata log: fetches of other nodes, parked until there are new records.
 #
 # Rule: a fetch is answered with all records of the log, committed or not. A record counts as
 # replicated only when a later fetch of the replica begins behind it.
@@ -203,7 +203,7 @@ class MetadataLogServer:
         self._wait_ms_max = wait_ms_max
 
     async def fetch(self, message: WireFetchRequest) -> WireFetchResponse:
-        """Respond when there are records or a new high watermark, or when the wait is over."""
+        """Respond when there are records or a new high watermark, or at the end of the wait."""
         driver = self._driver
         try:
             request, max_bytes = wire.decode_fetch(message)

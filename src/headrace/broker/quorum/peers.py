@@ -14,9 +14,9 @@ LinkFactory = Callable[[Callable[[], Address | None], str], NodeChannel]
 
 
 class QuorumPeers:
-    """Addresses of the quorum's nodes and links to them. Used on the event loop's thread only.
+    """Addresses of the quorum's nodes and channels to them. Used on the event loop's thread only.
 
-    Fetches have a link of their own: a parked fetch would hold up a vote behind it.
+    Fetches have channels of their own: a parked fetch would delay a vote behind it.
     """
 
     def __init__(
@@ -114,12 +114,12 @@ class QuorumPeers:
         self.learn(node_id, self._address_in(tuple(endpoints)))
 
     def note_failure(self, node_id: int) -> None:
-        """Turn to the next bootstrap server, if the node that did not answer is one of them."""
+        """Switch to the next bootstrap server, if the node that did not answer is one of them."""
         if node_id == BOOTSTRAP:
             self._bootstrap_turn += 1
 
     def link(self, node_id: int, purpose: str) -> NodeChannel:
-        """The link to a node for one purpose."""
+        """The channel to a node for one purpose."""
         key = (node_id, purpose)
         if key not in self._links:
             client_id = f"node-{self._node_id}-{purpose}"

@@ -69,8 +69,8 @@ METADATA_TOPIC = wire.METADATA_TOPIC
 METADATA_TOPIC_ID = wire.METADATA_TOPIC_ID
 
 _RETRY_SECONDS = 0.05
-# Per fetch timeout: checks for a stall of this process, and fetches while there are no records.
-# The rest of the timeout is for a leader, or a machine, that is slow.
+# Per fetch timeout: checks for a stall of this process, and fetches while there are no records. The
+# rest of the timeout tolerates a slow leader or machine.
 _PULSES = 8
 _FETCHES = 4
 _WAIT_MS_MAX = 500
@@ -186,12 +186,12 @@ class QuorumNode:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether this voter lost its log or its votes, and does not vote until it is back."""
+        """Whether this voter lost its log or its votes, and does not vote until recovered."""
         return self._node.hard_state.recovering
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether this node leads, and nobody can have been elected in its place."""
+        """Whether this node leads, and no other can have been elected in its place."""
         return self.is_leader and self._node.is_confirmed(self._driver.now_ms())
 
     @property
@@ -210,7 +210,7 @@ class QuorumNode:
 
     @property
     def first_high_watermark(self) -> int | None:
-        """The high watermark in the first response of another leader; None before that."""
+        """The high watermark in the first response of another leader; None before."""
         return self._driver.first_high_watermark
 
     @property
@@ -224,7 +224,7 @@ class QuorumNode:
         return self._driver.kraft_version
 
     def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
-        """On the leader, the progress of voters and of observers, with times of day."""
+        """On the leader, the progress of voters and of observers, with wall-clock times."""
         now_ms = self._driver.now_ms()
         shift = self._clock.now_ms() - now_ms
         voters, observers = self._node.progress(now_ms)
@@ -338,13 +338,13 @@ class QuorumNode:
         )
 
     def _perform_then_respond(self, effects: RaftEffects, response: Message) -> Message:
-        """Carry out the effects that a response promises; only then may it be sent."""
+        """Carry out the effects that a response depends on; only then may it be sent."""
         self._driver.perform(effects)
         check_request(self._driver, None)
         return response
 
     async def feature_ranges_of(self, node_id: int) -> Ranges | None:
-        """The feature levels that another voter supports, None if it does not answer."""
+        """The feature levels that another voter supports; None if it does not answer."""
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version="0")
         try:
             answer: ApiVersionsResponse = await self._driver.peers.link(node_id, "quorum").ask(
@@ -375,7 +375,7 @@ class QuorumNode:
         )
 
     async def remove_voter(self, node_id: int, timeout_s: float) -> None:
-        """Take a voter's vote away; returns when that is committed."""
+        """Remove a voter; returns when that is committed."""
         await self._change_voters(
             lambda: self._node.remove_voter(node_id, self._driver.now_ms()), timeout_s, True
         )

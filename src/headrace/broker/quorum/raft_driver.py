@@ -1,7 +1,7 @@
 """The driver of the consensus core: its files, its timer, its requests to the other voters.
 
 Rule: one call of the core at a time, and all its effects before the next. A message is sent only
-when the state that it promises is on stable storage; if that fails, the node does nothing any more.
+when the state that it promises is on stable storage; if that fails, the node stops acting.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class RaftDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._stalls = StallMeter(pulse_ms)
         self._tasks = TaskScope("quorum")
-        # In the order they began: a simulated run must end them in the same order each time.
+        # In the order of their start: a simulated run must end them in the same order each time.
         self._asking: dict[asyncio.Task[None], None] = {}
         self._flushing: asyncio.Task[None] | None = None
         self._notified_state: tuple[RaftRole, int, int] | None = None
@@ -139,7 +139,7 @@ class RaftDriver:
         return KRAFT_VERSION if self.voter_history else 0
 
     def voters_before(self, end_offset: int) -> Voters | None:
-        """The voters by the last record of them before `end_offset`; None if there is none."""
+        """The voters in the last voters record before `end_offset`; None without one."""
         for offset, voters in reversed(self.voter_history):
             if offset < end_offset:
                 return voters
@@ -163,14 +163,14 @@ class RaftDriver:
         self._on_fatal(error)
 
     def wake_fetches(self) -> None:
-        """Have the parked fetches of the metadata log look at it again."""
+        """Wake the parked fetches of the metadata log."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
     # -- effects
 
     def perform(self, effects: RaftEffects, fetched: FetchedBatches | None = None) -> None:
-        """Carry out effects, and schedule what is due next. Does nothing after a failure."""
+        """Carry out effects, and schedule the next fetch and tick. Does nothing after a failure."""
         if self.is_down:
             return
         try:
@@ -339,7 +339,7 @@ class RaftDriver:
     def request_failed(
         self, node_id: int, request: Request | FetchRequest, error: Exception
     ) -> None:
-        """Tell the core that a request will not be answered."""
+        """Notify the core that a request will not be answered."""
         logger.debug("node %d did not answer: %s", node_id, error)
         if self.is_down:
             return

@@ -42,7 +42,7 @@ Data = TypeVar("Data")
 
 
 def _single_partition(topics: Iterable[Any], code: ErrorCode = ErrorCode.INVALID_REQUEST) -> Any:
-    """The only partition that a message names; KafkaError if it names none or several."""
+    """The only partition in a message; KafkaError if there are none or several."""
     found = [partition for topic in topics for partition in topic.partitions]
     if len(found) != 1:
         raise KafkaError(code, f"{len(found)} partitions where the metadata log has one")

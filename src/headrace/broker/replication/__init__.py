@@ -1,1 +1,1 @@
-"""The partitions this broker holds, led and followed: the shell of `headrace.replication`."""
+"""The replicas on this broker, leading and following: the shell of `headrace.replication`."""

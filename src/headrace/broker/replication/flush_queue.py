@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class FlushQueue:
-    """Group commit: appends that come during an fsync share the next fsync."""
+    """Group commit: appends that arrive during an fsync share the next fsync."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -20,9 +20,9 @@ class FlushQueue:
         self._waiting: dict[Log, list[Callable[[int], None]]] = {}
 
     def flush(self, log: Log, on_flushed: Callable[[int], None]) -> None:
-        """Flush all that `log` holds now, then call `on_flushed(offset)` with its end by then.
+        """Flush all records of `log` now, then call `on_flushed(offset)` with its end by then.
 
-        A failed fsync leaves the log offline, and `on_flushed` is called with -1.
+        A failed fsync takes the log offline, and `on_flushed` is called with -1.
         """
         self._waiting.setdefault(log, []).append(on_flushed)
         if log not in self._running:

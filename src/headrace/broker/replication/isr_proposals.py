@@ -37,7 +37,7 @@ _BACKOFF_SECONDS = 0.1
 _PROPOSALS_MAX = 2000
 _PARTITIONS_PER_TURN = 256
 _REPORTED_MAX = 10
-# After these a proposal stays in flight, until the metadata log has news of the partition.
+# After these a proposal stays in flight, until the metadata log has a change of the partition.
 _SUPERSEDED = (
     ErrorCode.INVALID_UPDATE_VERSION,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -65,7 +65,7 @@ class IsrProposer:
         self._lag_time_max_ms = config.replica_lag_time_max_ms
         self._store = store
         self._controllers = controllers
-        # A jump of the system's time must not make every follower look slow.
+        # A jump of the wall clock must not make every follower look slow.
         self._clock = SteadyClock(clock)
         self._partitions: Callable[[], Iterable[Partition]] = tuple
         self._broker_epoch: Callable[[], int] = lambda: -1
@@ -87,14 +87,14 @@ class IsrProposer:
         await self._tasks.close()
 
     def now_ms(self) -> int:
-        """The time that followers are measured with."""
+        """The time for measuring followers."""
         return self._clock.now_ms()
 
     def may_join(self, partition: Partition, broker_id: int, broker_epoch: int) -> bool:
         """Whether a broker may enter an ISR: active, with disk space, and in its current epoch.
 
-        Without disk space it may follow a leader that has none either: no records come, and those
-        that are there can be read only when enough replicas are in sync.
+        Without disk space it may follow a leader without any either: no records are appended, and
+        the present ones can be read only when enough replicas are in sync.
         """
         image = self._store.image
         broker = image.brokers.get(broker_id)
@@ -111,7 +111,7 @@ class IsrProposer:
         self._wake.set()
 
     def brokers_changed(self) -> None:
-        """Check every partition again: a follower that is gone must not be waited for."""
+        """Check every partition again: commits must not wait for a follower that is gone."""
         self._check_all = True
         self._wake.set()
 
@@ -151,7 +151,7 @@ class IsrProposer:
                 await asyncio.sleep(0)
 
     def _collect(self) -> dict[Partition, IsrProposal]:
-        """The proposals that are due: new ones, and those whose answer never came."""
+        """The proposals that are due: new ones, and those without a response."""
         now_ms, epoch = self.now_ms(), self._broker_epoch()
         proposals: dict[Partition, IsrProposal] = {}
         due, self._due = self._due, {}
@@ -173,7 +173,7 @@ class IsrProposer:
         return proposals
 
     async def _propose(self, proposals: dict[Partition, IsrProposal]) -> bool:
-        """Send proposals to the controller; whether all were accepted."""
+        """Send proposals to the controller; returns whether all were accepted."""
         try:
             response: AlterPartitionResponse = await self._controllers.ask(
                 self._request(proposals), _ASK_SECONDS

@@ -1,4 +1,4 @@
-"""Reports to the controller of replicas whose log is lost or on a full disk."""
+"""Reports to the controller of replicas with a lost log or on a full disk."""
 
 from collections.abc import Iterable, Iterator
 
@@ -85,7 +85,7 @@ class OfflineReplicaReporter:
                 yield (directory_id, *replica)
 
     def _relocated(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """The replicas whose directory the metadata should have, and does not."""
+        """The replicas whose directory is missing or outdated in the metadata."""
         node = self._node
         if node.store.image.metadata_version < CORDONED_DIRECTORIES_SINCE:
             return
@@ -115,7 +115,7 @@ class OfflineReplicaReporter:
 
 
 def _directories(changes: Iterable[tuple[bytes, bytes, int]]) -> list[DirectoryData]:
-    """Replicas by directory and topic, as the request has them."""
+    """Replicas by directory and topic, in the form of the request."""
     places: dict[bytes, dict[bytes, list[PartitionData]]] = {}
     for directory_id, topic_id, index in changes:
         topics = places.setdefault(directory_id, {})

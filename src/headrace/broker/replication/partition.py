@@ -1,7 +1,7 @@
-"""A partition of which this broker holds a replica: its log, its role, and requests that wait.
+"""A replica of a partition on this broker: its log, its role, and requests that wait.
 
 As leader it appends the batches of producers; a record is committed once the replicas in sync have
-it, and the leader's own copy is as durable as the topic asks for: in the page cache, or with
+it, and the leader's own copy is as durable as the topic demands: in the page cache, or with
 `flush.messages` flushed. As follower it appends the batches of the leader, and takes over its high
 watermark.
 """
@@ -37,12 +37,12 @@ _CODECS = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
-# The refused records of a batch that get a reason of their own, to keep responses small.
+# The most refused records of a batch with a reason of their own, to keep responses small.
 _REASONS_MAX = 100
 
 
 def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchHeader, memoryview]:
-    """Check the batch of a produce request, and return it as it is to be stored."""
+    """Check the batch of a produce request, and return it in the form to be stored."""
     headers = batches.validate(records, config.max_message_bytes)
     header = headers[0]
     if len(headers) != 1:
@@ -89,7 +89,7 @@ def _timestamp_bounds(config: TopicConfig, now_ms: int) -> _TimestampBounds | No
 
 
 def _may_be_out_of(bounds: _TimestampBounds | None, header: BatchHeader) -> bool:
-    """Whether each record must be checked: a header has only the greatest timestamp."""
+    """Whether each record must be checked: a header only has the greatest timestamp."""
     return bounds is not None and (header.max_timestamp > bounds.newest or bounds.oldest > 0)
 
 
@@ -156,7 +156,7 @@ def _refusal(
                 f"its timestamp {mistimed[index]} is not between {bounds.oldest} and"
                 f" {bounds.newest}, which message.timestamp.before.max.ms and after.max.ms allow"
             )
-    # As in Kafka: one wrong time decides on the code of the batch.
+    # As in Kafka: a single invalid timestamp decides the error code of the batch.
     code = ErrorCode.INVALID_TIMESTAMP if mistimed else ErrorCode.INVALID_RECORD
     first = next(iter(records))
     detail = (
@@ -172,7 +172,7 @@ def _recompress(
     """The batch under the codec of the topic, within the same limits as a produced batch."""
     size, bytes_max = 0, config.max_message_bytes
     if codec is Compression.NONE:
-        # Known before the copy is made: a small batch may expand to a great deal.
+        # Known before the copy is made: a small batch may expand to many times its size.
         size = batches.HEADER_SIZE + len(batches.record_bytes(records, header))
     if size <= bytes_max:
         data = memoryview(batches.recompress(records, header, codec, level=_level(config, codec)))
@@ -198,13 +198,13 @@ class IsrListener(Protocol):
     """The proposer of ISR changes: `broker.replication.isr_proposals.IsrProposer`."""
 
     def now_ms(self) -> int:
-        """The time that followers are measured with, which never jumps."""
+        """The time for measuring followers, which never jumps."""
 
     def may_join(self, partition: "Partition", broker_id: int, broker_epoch: int) -> bool:
         """Whether a broker may enter the ISR of a partition."""
 
     def propose_soon(self, partition: "Partition") -> None:
-        """Propose an ISR soon: a follower of the partition has come far enough."""
+        """Propose an ISR soon: a follower of the partition has caught up enough."""
 
 
 class FetchListener(Protocol):
@@ -268,14 +268,14 @@ class Partition:
         self._leader_high_watermark = -1
         # Since an unclean election, until the log agrees with a leader's again.
         self._after_unclean_election = False
-        # Why nothing is fetched and what to do, if the leader lacks committed records.
+        # The reason why fetching stopped, and the advice, if the leader lacks committed records.
         self.diverged: str | None = None
         self._commit_waiters: deque[_AckWaiter] = deque()
         self._flush_waiters: deque[_AckWaiter] = deque()
         self._deletion_waiters: deque[_AckWaiter] = deque()
-        # As leader: from which offset on each follower was given records last.
+        # As leader: the offset of the records last sent to each follower.
         self.served_offsets: dict[int, int] = {}
-        # Set by itself while fetches wait for this partition.
+        # Set by the purgatory while fetches wait for this partition.
         self.waiting_fetches: FetchListener | None = None
 
     @property
@@ -285,7 +285,7 @@ class Partition:
 
     @property
     def image(self) -> PartitionImage:
-        """The partition as the metadata log has it."""
+        """The partition in the metadata image."""
         return self._image
 
     @property
@@ -306,7 +306,7 @@ class Partition:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether this follower has all that its leader says is committed."""
+        """Whether this follower has all records that its leader reports as committed."""
         return 0 <= self._leader_high_watermark <= self.log.log_end_offset
 
     @property
@@ -322,7 +322,7 @@ class Partition:
     def lead(self, image: PartitionImage, now_ms: int) -> None:
         """Begin to lead in the epoch of `image`; KafkaError if the log cannot record it.
 
-        The high watermark begins where this replica knew it to be.
+        The high watermark starts at its value known to this replica.
         """
         if self.is_leader and image.leader_epoch == self.leader_epoch:
             self.update(image)
@@ -362,19 +362,19 @@ class Partition:
         self._note_recovery(image)
 
     def _note_recovery(self, image: PartitionImage) -> None:
-        """Note an unclean election: the metadata says so until another replica is in sync."""
+        """Note an unclean election: the metadata has it until another replica is in sync."""
         if image.leader_recovery_state == RECOVERING:
             self._after_unclean_election = True
 
     def update(self, image: PartitionImage) -> None:
-        """Apply a change that left the leadership as it is: of the ISR, of the replicas."""
+        """Apply a change that keeps the leadership: of the ISR, of the replicas."""
         leadership = self.leadership
         if leadership is None:
             self._image = image
             self._note_recovery(image)
             return
         if image.partition_epoch < leadership.partition_epoch:
-            return  # The controller's answer came sooner than its log.
+            return  # The controller's response came sooner than its log.
         is_found = not set(self._image.lost_replicas) <= set(image.lost_replicas)
         self._image = image
         self.isr_changed(
@@ -553,10 +553,10 @@ class Partition:
         leader_log_start_offset: int,
         now_ms: int,
     ) -> asyncio.Future[None] | None:
-        """Append batches of the leader, or none, and follow its high watermark and log start.
+        """Append batches of the leader, or none, and apply its high watermark and log start.
 
-        The returned future, of the flush that `flush.messages` asks for, is to be awaited before
-        the next fetch, which tells the leader that these records are safe here.
+        The returned future, of the flush that `flush.messages` demands, is to be awaited before the
+        next fetch, which tells the leader that these records are safe here.
         """
         if self.leadership is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led here")
@@ -575,7 +575,7 @@ class Partition:
         return flushed
 
     def flush_if_due(self, now_ms: int) -> asyncio.Future[None] | None:
-        """Begin the flush that `flush.messages` or `flush.ms` asks for; None if none is due."""
+        """Begin the flush that `flush.messages` or `flush.ms` demands; None if none is due."""
         if not self.log.flush_due(now_ms):
             return None
         flushed = asyncio.get_running_loop().create_future()
@@ -584,7 +584,7 @@ class Partition:
         return flushed
 
     def set_high_watermark(self, offset: int) -> None:
-        """Take a leader's high watermark, as far as this replica has the records."""
+        """Take over a leader's high watermark, up to the end of this log."""
         if self._high_watermark.advance(offset, self.log.log_end_offset):
             self._release_committed()
 
@@ -592,7 +592,7 @@ class Partition:
     def may_lose_committed(self) -> bool:
         """Whether committed records may be removed, because the leader does not have them.
 
-        So it is after an unclean election, and always in a topic that allows such elections.
+        That is so after an unclean election, and always in a topic that allows such elections.
         """
         return self._after_unclean_election or self.config.unclean_leader_election_enable
 
@@ -635,7 +635,7 @@ class Partition:
     # In both roles.
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a client that knows an older or a newer leader epoch (KIP-320)."""
+        """Refuse a client with an older or a newer leader epoch (KIP-320)."""
         if current_leader_epoch in (-1, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
@@ -648,7 +648,7 @@ class Partition:
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
-        """Follow a new log start offset, and notify waiting fetches."""
+        """Apply a new log start offset, and notify waiting fetches."""
         self._high_watermark.log_start_moved(self.log.log_start_offset)
         if self.waiting_fetches is not None:
             self.waiting_fetches.log_start_moved(self)
@@ -672,7 +672,7 @@ class Partition:
     def _on_flushed(self, log: Log, leader_epoch: int, offset: int) -> None:
         leadership = self.leadership
         if leadership is None or leader_epoch != self.leader_epoch or log is not self.log:
-            return  # A flush of a leadership that is over, or of a log that was moved.
+            return  # A flush of a past leadership, or of a log that was moved.
         if offset < 0:
             self._fail_waiters(
                 KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed to flush")
@@ -688,7 +688,7 @@ class Partition:
             self._release_committed()
 
     def _bytes_above_high_watermark(self) -> int:
-        """An upper bound of the bytes that are in the log and not known to be committed.
+        """An upper bound of the bytes in the log that are not known to be committed.
 
         A new leader finds such records in its log: waiting consumers must be woken when they are
         committed, though nothing is appended then.
@@ -714,7 +714,7 @@ class Partition:
 
 def _wait(waiters: deque[_AckWaiter], offset: int) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    # The request may be gone by then: an exception that nobody retrieves is no bug.
+    # The request may be gone by then: an exception that is never retrieved is no bug.
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     waiter = _AckWaiter(offset, future)
     if waiters and offset < waiters[-1].offset:

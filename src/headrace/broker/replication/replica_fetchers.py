@@ -48,9 +48,9 @@ from headrace.types import Buffer, TopicPartition
 logger = logging.getLogger(__name__)
 
 _EARLIEST = -2
-# After so many bytes the loop's other work has a turn.
+# The bytes after which the loop runs other tasks.
 _BYTES_PER_TURN = 1_048_576
-# The pause after a failed append: a full disk or damaged records are not better at once.
+# The pause after a failed append: a full disk or damaged records take time to recover.
 _TROUBLE_SECONDS = 1.0
 
 
@@ -70,7 +70,7 @@ class FetcherContext:
         return -1 if broker is None else broker.epoch
 
     def is_throttled(self, partition: Partition) -> bool:
-        """Whether a partition shares in `follower.replication.throttled.rate`."""
+        """Whether a partition is subject to `follower.replication.throttled.rate`."""
         throttled = partition.config.follower_replication_throttled_replicas
         return bool(throttled) and is_throttled(
             throttled, partition.name.partition, self.config.node_id
@@ -94,7 +94,7 @@ class ReplicaFetcher:
     ) -> None:
         self.follower = FollowerState(session)
         self.partitions: dict[PartitionKey, Partition] = {}
-        # Whether a request is at the leader, and whether its answer is being written.
+        # Whether a request is at the leader, and whether its response is being written.
         self.is_asking = False
         self.is_writing = False
         self._source_id = source_id
@@ -122,7 +122,7 @@ class ReplicaFetcher:
         return None if followed is None else (followed, self.partitions.pop(key))
 
     def wake(self) -> None:
-        """Begin the next turn now if there was nothing to fetch."""
+        """Begin the next turn now if there was no partition to fetch."""
         self._woken.set()
 
     def stop(self) -> asyncio.Task[None] | None:
@@ -237,7 +237,7 @@ class ReplicaFetcher:
             await asyncio.wait(flushes.values())
         for key, flushed in flushes.items():
             if flushed.exception() is not None:
-                # The next fetch would acknowledge records that a crash may take away.
+                # The next fetch would acknowledge records that a crash may lose.
                 self.follower.give_up(key)
         if out_of_range:
             await self._relocate(out_of_range)
@@ -282,7 +282,7 @@ class ReplicaFetcher:
     def _delay_if_throttled(
         self, followed: FollowedPartition, size: int, leader_high_watermark: int
     ) -> None:
-        """Keep to the rate for replicas that are being moved; replicas in sync are exempt."""
+        """Limit the rate of replicas that are being moved; replicas in sync are exempt."""
         now, throttle = self._loop.time(), self._shared.throttle
         throttle.record(size, now)
         wait_s = throttle.wait_s(now)
@@ -292,7 +292,7 @@ class ReplicaFetcher:
     def _apply_verdict(
         self, followed: FollowedPartition, verdict: FetchDecision, error: int = 0
     ) -> None:
-        """Act on an answer without records: retry, give up, or truncate the log."""
+        """Act on a response without records: retry, give up, or truncate the log."""
         partition = self.partitions[followed.key]
         if verdict.act is FetchAction.GIVE_UP:
             self.follower.give_up(followed.key)
@@ -319,7 +319,7 @@ class ReplicaFetcher:
             return
         self.follower.moved(followed.key, position_of(partition.log))
         if followed.position == asked:
-            # The leader would give the same answer at once.
+            # The leader would give the same response at once.
             self.follower.delay(followed.key, self._loop.time() + self._backoff_s)
 
     def _truncate(self, partition: Partition, verdict: FetchDecision) -> None:
@@ -345,7 +345,7 @@ class ReplicaFetcher:
             partition.truncate_to(verdict.offset)
 
     async def _relocate(self, out_of_range: list[FollowedPartition]) -> None:
-        """Ask where the leader's logs begin and end, and continue within them."""
+        """Request the start and end of the leader's logs, and continue fetching within them."""
         try:
             starts, ends = await self._ask_starts(out_of_range), await self._ask_ends(out_of_range)
         except HeadraceError as error:
@@ -360,7 +360,7 @@ class ReplicaFetcher:
                 log = self.partitions[followed.key].log
                 verdict = decide_out_of_range(log, starts[name], ends[name])
             self._apply_verdict(followed, verdict)
-            # To begin a log anew takes an fsync, and thousands may have to.
+            # Beginning a log anew takes an fsync, and thousands may have to.
             await asyncio.sleep(0)
 
     async def _ask_starts(
@@ -420,7 +420,7 @@ class ReplicaFetcher:
 
 
 def _whole_batches(records: Buffer, leader_epoch: int) -> tuple[Buffer, list[BatchHeader]]:
-    """The batches of an answer, all checked; a last batch that is cut off is left out."""
+    """The batches of a response, all checked; an incomplete last batch is left out."""
     headers = scan_headers(records)
     if not headers:
         return b"", headers
@@ -504,14 +504,14 @@ class _SourceBroker:
             _move(key, self._newcomers, self._steady)
 
     def _settled_newcomers(self) -> list[PartitionKey]:
-        """The newcomers that do not have to be tried again."""
+        """The newcomers that do not have to be retried."""
         delayed = frozenset(self._newcomers.follower.delayed)
         return [key for key in self._newcomers.partitions if key not in delayed]
 
     def _offer(self) -> None:
-        """Before a fetch of newcomers: have the steady stream take over those that get on well.
+        """Before a fetch of newcomers: make the steady stream take over those that work.
 
-        If it has nothing to fetch itself, no answer begins its next turn.
+        Without partitions to fetch the steady stream has no response that begins its next turn.
         """
         if not self._steady.partitions and self._settled_newcomers():
             self._steady.wake()
@@ -558,7 +558,7 @@ class ReplicaFetchers:
         self._stopped = False
 
     def follow(self, partition: Partition, topic_id: bytes) -> None:
-        """Fetch a partition from its leader, in its epoch; from nobody if it has no leader."""
+        """Fetch a partition from its leader, in its epoch; stop fetching if it has no leader."""
         key = PartitionKey(topic_id, partition.name.partition)
         home = self._homes.get(partition.name)
         if home is not None and home != (partition.leader_id, key):

@@ -1,4 +1,4 @@
-"""The partitions this broker holds, kept in step with the metadata image."""
+"""The replicas on this broker, kept up to date with the metadata image."""
 
 import logging
 import shlex
@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 
 
 class LostLog(KafkaError):
-    """A log that is gone or damaged: another replica's records can take its place."""
+    """A lost or damaged log, which can be replaced by another replica's records."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, detail)
 
 
 class ReplicaState(StrEnum):
-    """The reason why a replica serves nobody, for operators."""
+    """The reason why a replica serves no requests, for operators."""
 
     STOPPED = "stopped"  # Its leader lacks committed records that it has.
     DAMAGED = "damaged"
@@ -57,7 +57,7 @@ class ReplicaState(StrEnum):
 
 
 class OfflineReplica(NamedTuple):
-    """A replica that serves nobody: `reason` says why, and what to do."""
+    """A replica that serves no requests; `reason` says why, and what to do."""
 
     partition: TopicPartition
     state: ReplicaState
@@ -74,8 +74,8 @@ class ReplicaManager:
     whose log is lost is created again, empty, only when the metadata has it as lost and another
     broker leads: before that, a restart could take the empty log for the whole partition.
 
-    Images are applied from the first on that has this run of the broker registered. To apply an
-    older image would delete logs that are needed, or lead in an epoch that is over.
+    The first image to be applied has this run of the broker registered. Applying an older image
+    would delete logs that are needed, or lead in a past epoch.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ReplicaManager:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
         # The replicas in `_offline` that only lack disk space, and whether they lack no records:
-        # their log is there, or their topic is so new that none was written.
+        # their log exists, or their topic is so new that no record was written.
         self._short_of_space: dict[TopicPartition, bool] = {}
         # Replicas that lacked disk space, have it again and lack no records.
         self._regained: set[TopicPartition] = set()
@@ -107,7 +107,7 @@ class ReplicaManager:
         self._failed_paths: list[str] = []
         # The replicas in `_offline` whose log is gone for good or damaged.
         self._lost_logs: set[TopicPartition] = set()
-        # The sound parts of damaged logs that the controller was told: it may elect them.
+        # The sound parts of damaged logs that were reported to the controller: it may elect them.
         self._prefixes: dict[TopicPartition, IntactPrefix] = {}
         # Replicas that were created again in this run; the metadata may still have them as lost.
         self._rebuilt: set[TopicPartition] = set()
@@ -141,7 +141,7 @@ class ReplicaManager:
 
     def leader_of(self, topic: str, index: int) -> Partition:
         """The partition, if this broker leads it; else KafkaError with the code for clients."""
-        # Asked for each partition of each request, so the usual case comes first.
+        # Called for each partition of each request, so the usual case comes first.
         partitions = self._topics.get(topic)
         partition = None if partitions is None else partitions.get(index)
         if partition is None:
@@ -158,7 +158,7 @@ class ReplicaManager:
         return {index: partition for index, partition in held.items() if partition.is_leader}
 
     def offline_replicas(self, topic: str, index: int) -> list[int]:
-        """This broker's id if its log of a partition cannot be used."""
+        """This broker's id if its log of a partition cannot be used; else none."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is not None:
             is_down = partition.log.offline is not None or partition.diverged is not None
@@ -166,12 +166,12 @@ class ReplicaManager:
         return [self._node_id] if TopicPartition(topic, index) in self._offline else []
 
     def offline_partitions(self) -> list[TopicPartition]:
-        """The replicas of this broker whose disk has failed."""
+        """The replicas of this broker on a failed disk."""
         failed = [partition.name for partition in self if partition.log.offline is not None]
         return failed + list(self._offline)
 
     def is_lost(self, topic: str, index: int) -> bool:
-        """Whether a replica's log is gone for good or damaged, and not only its disk failing."""
+        """Whether a replica's log is lost or damaged, rather than its disk failing."""
         return TopicPartition(topic, index) in self._lost_logs
 
     def offer_prefix(self, name: TopicPartition, prefix: IntactPrefix) -> None:
@@ -180,11 +180,11 @@ class ReplicaManager:
             self._prefixes[name] = prefix
 
     def awaits_cut(self, name: TopicPartition, image: PartitionImage) -> bool:
-        """Whether a damaged log was elected for its sound part, to which it is to be cut."""
+        """Whether a damaged log was elected for its sound part, to which it must be truncated."""
         return name in self._prefixes and image.leader == self._node_id
 
     def problems(self) -> list[OfflineReplica]:
-        """The replicas of this broker that serve nobody, and why."""
+        """The replicas of this broker that serve no requests, with the reasons."""
         found = []
         for partition in self:
             if partition.log.offline is not None:
@@ -204,7 +204,7 @@ class ReplicaManager:
         return found
 
     def rebuilt_partitions(self) -> list[tuple[TopicPartition, bytes]]:
-        """The replicas that the metadata may wrongly have as lost, with their directory's id.
+        """The replicas that may wrongly be lost in the metadata, with their directory's id.
 
         They were created again and have caught up, or lacked disk space and lack no records.
         """
@@ -232,22 +232,22 @@ class ReplicaManager:
                 yield partition.name, home.meta.directory_id, home.room.is_full
 
     def offline_directories(self) -> list[bytes]:
-        """The ids of data directories that have failed, for the controller to know."""
+        """The ids of failed data directories, for reports to the controller."""
         return self._logs.offline_directories()
 
     def full_directories(self) -> list[bytes]:
-        """The ids of data directories that take no records, for the controller to know."""
+        """The ids of data directories that take no records, for reports to the controller."""
         return self._logs.full_directories()
 
     def report_damage(self, name: TopicPartition, error: DamagedLog) -> None:
-        """Take a replica offline whose log was found damaged, to be fetched again from another."""
+        """Take a replica with a damaged log offline, to be fetched again from another replica."""
         assert self._logs.logs[name].offline is None, name
         lost = LostLog(f"{error}; it is set aside and fetched again once another replica leads")
         self._take_offline(name, lost, until="it is fetched again")
         self._logs.fail(name, error, self._clock.now_ms())
 
     def reopen_after_shortage(self, config: BrokerConfig) -> Iterator[None]:
-        """Open replicas again that lacked disk space; a partition at a time, as `apply`."""
+        """Reopen replicas that lacked disk space; a partition at a time, as `apply`."""
         if not self._logs.has_room:
             return
         for name, is_whole in list(self._short_of_space.items()):
@@ -272,10 +272,10 @@ class ReplicaManager:
         return {partition.name: partition.high_watermark for partition in self}
 
     def apply(self, new: Image, config: BrokerConfig) -> Iterator[None]:
-        """Open, change and delete partitions so that they are those of a new image.
+        """Open, change and delete partitions to match a new image.
 
         One partition at a time: thousands may change at once, and creating the files of each takes
-        a while, so the caller lets the loop's other work have a turn in between.
+        a while, so the caller yields to other tasks of the loop in between.
         """
         old = self._image
         if old is not None:
@@ -384,7 +384,7 @@ class ReplicaManager:
             partition.reconfigure(config)
 
     def _assign(self, partition: Partition, topic_id: bytes, image: PartitionImage) -> None:
-        """Give a partition the role that an image has for it."""
+        """Give a partition its role in an image."""
         is_same_epoch = image.leader_epoch == partition.leader_epoch
         if image.leader == self._node_id:
             if partition.is_leader and is_same_epoch:
@@ -493,7 +493,7 @@ class ReplicaManager:
         )
 
     def _may_rebuild(self, name: TopicPartition, image: PartitionImage) -> bool:
-        """Whether the cluster does without a lost log, so that an empty log can do no harm."""
+        """Whether other replicas make a lost log dispensable, so that an empty one does no harm."""
         return (
             name in self._lost_logs
             and self._node_id in image.lost_replicas
@@ -505,7 +505,7 @@ class ReplicaManager:
     def _rebuild(
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> Log:
-        """Create an empty log in the place of a lost log, to be filled from the leader."""
+        """Create an empty log in place of a lost log, to be filled from the leader."""
         reason = self._offline.pop(name)
         self._lost_logs.discard(name)
         self._prefixes.pop(name, None)
@@ -519,7 +519,7 @@ class ReplicaManager:
     def _cut(
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> Log:
-        """Cut a damaged log to its sound part, for which this broker was elected to lead."""
+        """Truncate a damaged log to its sound part, for which this broker was elected to lead."""
         prefix = self._prefixes.pop(name)
         del self._offline[name]
         self._lost_logs.discard(name)
@@ -550,7 +550,7 @@ class ReplicaManager:
     def _delete_topic(self, topic: TopicImage) -> Iterator[None]:
         error = UnknownTopic(f"topic {topic.name} was deleted")
         names = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
-        # All at once, so that nobody finds half a topic.
+        # All at once, so that no request finds half a topic.
         for name in names:
             self._stop_partition(name, error)
         self._topics.pop(topic.name, None)
@@ -576,7 +576,7 @@ class ReplicaManager:
     def _set_strays_aside(self, image: Image) -> Iterator[None]:
         """Set aside the logs that belong to no replica here: they were deleted or moved meanwhile.
 
-        They are not deleted, as it may be the metadata that is wrong.
+        They are not deleted, because the metadata may be wrong.
         """
         for name in (*self._logs.logs, *self._logs.failed):
             if name.partition in self._topics.get(name.topic, {}) or name in self._offline:
@@ -620,7 +620,7 @@ class ReplicaManager:
 def _report_missing(
     name: TopicPartition, log_end_offset: int, high_watermark: int, replica_count: int
 ) -> None:
-    """Log that a replica has not the records that it knew to be committed when it last ran."""
+    """Log that a replica lacks records that it knew to be committed when it last ran."""
     logger.error(
         "%s: the log ends at offset %d, and records up to offset %d were committed before this"
         " broker ended: %d offsets are missing here, %s",

@@ -1,7 +1,7 @@
 """`headrace log`: the files of a broker, printed, checked and repaired.
 
-Rule: the one part of the command line that knows `headrace.storage`. It reads; what repairs, or
-sees to logs that were set aside, has a command of its own, and writes only when it is told to.
+Rule: the only part of the command line that uses `headrace.storage`. It reads; repairs, and changes
+of logs that were set aside, are separate commands that write only when told to.
 """
 
 import json
@@ -30,7 +30,7 @@ PROBLEMS_SHOWN_MAX = 100
 
 @click.group(short_help="Look into the files of a broker.")
 def log() -> None:
-    """Look into the files of a broker, running or not, and repair those of one that is stopped."""
+    """Look into the files of a broker, running or not, and repair those of a stopped one."""
 
 
 log.add_command(repair_metadata)
@@ -58,8 +58,8 @@ log.add_command(strays)
 def dump(paths: tuple[Path, ...], with_records: bool, verify: bool, as_json: bool) -> int:
     """Print or check segments, indexes, producer snapshots and checkpoints.
 
-    PATH is a file, the directory of a partition, or a data directory. The exit status is 1 if
-    something is wrong with a file.
+    PATH is a file, the directory of a partition, or a data directory. The exit status is 1 if a
+    file has a problem.
     """
     if verify and with_records:
         raise click.UsageError("--verify prints no records; leave out --records.")
@@ -88,10 +88,10 @@ def dump(paths: tuple[Path, ...], with_records: bool, verify: bool, as_json: boo
 )
 @json_option
 def scrub(directories: tuple[Path, ...], as_json: bool) -> int:
-    """Read every segment in data directories now, and tell which records are damaged.
+    """Read every segment in data directories now, and show the damaged records.
 
-    A running broker does so by itself, see `log.scrub.interval.ms`: how far it has come, and what
-    it has found, is told too. The exit status is 1 if there is damage.
+    A running broker does so by itself, see `log.scrub.interval.ms`: its progress and its findings
+    are shown too. The exit status is 1 if there is damage.
     """
     scrubs = [scrub_directory(str(directory)) for directory in directories]
     if as_json:
@@ -122,7 +122,7 @@ def _print_scrub(scrub: ScrubResult) -> None:
 @click.option("--skip", is_flag=True, help="Take out what is damaged; the rest keeps its offsets.")
 @json_option
 def repair(path: Path, cut: bool, skip: bool, as_json: bool) -> int:
-    """Show the damage of a partition's log, and repair it if told how.
+    """Show the damage of a partition's log, and repair it with --cut or --skip.
 
     PATH is the directory of a partition. Without --cut or --skip nothing is changed, and the exit
     status is 1 if there is damage. A repair needs a stopped broker; the bytes it takes out stay in
@@ -144,7 +144,7 @@ def repair(path: Path, cut: bool, skip: bool, as_json: bool) -> int:
 
 
 def _print_json(path: Path, documents: Iterable[Document]) -> int:
-    """One line for each document; the number of problems."""
+    """Print one line for each document; returns the number of problems."""
     problems = 0
     for document in documents:
         problems += document["kind"] == "problem"
@@ -153,7 +153,7 @@ def _print_json(path: Path, documents: Iterable[Document]) -> int:
 
 
 def _print_text(path: Path, documents: Iterable[Document]) -> int:
-    """A heading and one line for each document; the number of problems."""
+    """Print a heading and one line for each document; returns the number of problems."""
     click.echo(str(path))
     problems = 0
     for document in documents:

@@ -37,11 +37,11 @@ from headrace.types import Buffer, uuid_text
 
 
 class NotBrokerFile(HeadraceError):
-    """A path that is no file of a broker; the text says what would be."""
+    """A path that is not a file of a broker; the text says which paths are."""
 
 
 class LogFileType(Enum):
-    """The types of files, in the order in which those of a directory are shown."""
+    """The types of files, in the order of display for a directory."""
 
     META = "meta properties"
     OFFSETS = "offset checkpoint"
@@ -86,12 +86,12 @@ def kind_of(path: Path) -> LogFileType | None:
 
 
 def base_offset_of(path: Path) -> int | None:
-    """The offset a file is named after: twenty digits."""
+    """The offset in a file's name: twenty digits."""
     return stored_logs.base_offset_of(path.stem)
 
 
 def expand(path: Path) -> list[Path]:
-    """The files to look at: one file, those of a partition, or those of a data directory."""
+    """The files of a path: one file, those of a partition, or those of a data directory."""
     if not path.is_dir():
         if not path.exists():
             raise NotBrokerFile(
@@ -121,7 +121,7 @@ def _known_files(directory: Path) -> list[Path]:
 
 
 def open_segment(log_path: Path) -> Segment:
-    """The segment whose `.log` file this is."""
+    """The segment of a `.log` file."""
     base_offset = base_offset_of(log_path)
     assert base_offset is not None, log_path
     size = FILES.open(str(log_path)).size()
@@ -129,7 +129,7 @@ def open_segment(log_path: Path) -> Segment:
 
 
 def read_small(path: Path) -> bytes:
-    """A file's whole content; for all but segments, which may be large."""
+    """The whole content of a file; for all but segments, which may be large."""
     data = FILES.read_bytes(str(path))
     if data is None:
         raise NotBrokerFile(f"{path} does not exist; it was removed a moment ago")
@@ -137,9 +137,9 @@ def read_small(path: Path) -> bytes:
 
 
 def index_entries(path: Path) -> tuple[list[tuple[int, int]], int]:
-    """The entries of an index, and the bytes after the last whole one.
+    """The entries of an index, and the number of bytes after the last whole one.
 
-    Kafka makes the index of an active segment at its full size: zeros at the end are no entries.
+    Kafka preallocates the index of an active segment: zeros at the end are not entries.
     """
     layout: Struct = OFFSET_ENTRY if path.suffix == INDEX_SUFFIX else TIME_ENTRY
     data = read_small(path)
@@ -152,12 +152,12 @@ def index_entries(path: Path) -> tuple[list[tuple[int, int]], int]:
 
 Document: TypeAlias = dict[str, Any]
 
-# Where the cluster's metadata lies, whose values are records of their own kind.
+# The directory of the cluster's metadata, whose records have their own format.
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
 def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
-    """Documents of one file, each with its `kind`; a `problem` where the file cannot be right."""
+    """The documents of one file, each with its `kind`; a `problem` for invalid content."""
     try:
         match kind_of(path):
             case LogFileType.LOG:
@@ -208,7 +208,7 @@ def _dump_records(
     try:
         records = decode_rows(buffer, header)
     except CorruptBatch as error:
-        # The header says where the next batch is, so this one does not end the dump.
+        # The header has the position of the next batch, so a bad batch does not end the dump.
         yield {"kind": "problem", "position": position, "problem": str(error)}
         return
     for record in records:
@@ -221,7 +221,7 @@ def _dump_records(
 
 
 def _marker_text(buffer: Buffer, header: BatchHeader) -> str:
-    """The document of a control record: how its producer's transaction ended."""
+    """The text of a transaction marker: how its producer's transaction ended."""
     try:
         marker = decode_marker(buffer, header)
     except CorruptBatch as error:
@@ -233,7 +233,7 @@ def _marker_text(buffer: Buffer, header: BatchHeader) -> str:
 
 
 def _metadata_text(record: Record, is_control: bool) -> str:
-    """The document of a record of the cluster's metadata."""
+    """The text of a record of the cluster's metadata."""
     try:
         if is_control:
             return repr(decode_control_record(record) or "unknown control record")
@@ -251,7 +251,7 @@ def _dump_metadata_snapshot(data: bytes, with_records: bool) -> Iterator[Documen
 
 
 def batch_document(header: BatchHeader, position: int) -> Document:
-    """A batch by its header."""
+    """The document of a batch, from its header."""
     try:
         compression = Compression(header.compression).name.lower()
     except ValueError:
@@ -278,7 +278,7 @@ def batch_document(header: BatchHeader, position: int) -> Document:
 
 
 def record_document(record: Record) -> Document:
-    """A record as it is."""
+    """The document of a record."""
     return {
         "kind": "record",
         "offset": record.offset,

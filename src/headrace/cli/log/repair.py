@@ -39,7 +39,8 @@ from headrace.storage.repair import (
 def run_repair(path: str, choice: str | None) -> tuple[RepairPlan, list[str] | None]:
     """Plan a repair, and carry it out if it is chosen and needed.
 
-    The plan as it was before, and the files that hold what was taken out; None if nothing was done.
+    Returns the plan as it was before, and the files with the removed bytes; None if nothing was
+    done.
     """
     plan = plan_repair(path)
     if choice is None or not plan.damaged:
@@ -48,7 +49,7 @@ def run_repair(path: str, choice: str | None) -> tuple[RepairPlan, list[str] | N
 
 
 def repaired_lines(plan: RepairPlan, path: str, choice: str, removed: list[str]) -> list[str]:
-    """The text that tells people the effect of a repair."""
+    """The lines for the user about the effect of a repair."""
     lost = counted(plan.lost_by(RepairMethod(choice)), "offset")
     return [
         f"{path}: repaired; at most {lost} lost",
@@ -58,7 +59,7 @@ def repaired_lines(plan: RepairPlan, path: str, choice: str, removed: list[str])
 
 
 def plan_lines(plan: RepairPlan, path: str) -> list[str]:
-    """The plan for people, with the commands that carry it out."""
+    """The plan as lines for the user, with the commands that carry it out."""
     offsets = (
         f"offsets {plan.start_offset} to {plan.end_offset - 1}"
         if plan.end_offset > plan.start_offset
@@ -82,7 +83,7 @@ def plan_lines(plan: RepairPlan, path: str) -> list[str]:
 
 
 def extent_text(extent: DamagedExtent) -> str:
-    """One damaged extent: where, which offsets, why."""
+    """The text of a damaged extent: file, offsets, reason."""
     name = extent.path.rpartition("/")[2]
     offsets = (
         f"offsets {extent.first_offset} to {extent.end_offset - 1}"
@@ -98,7 +99,7 @@ def extent_text(extent: DamagedExtent) -> str:
 
 
 def plan_document(plan: RepairPlan, removed: list[str] | None) -> dict[str, Any]:
-    """The plan for programs; `removed` are the files a repair has left, None if there was none."""
+    """The plan as JSON; `removed` are the files that a repair has left, None if there was none."""
     return {
         "topic": plan.partition.topic,
         "partition": plan.partition.partition,
@@ -121,9 +122,9 @@ def plan_document(plan: RepairPlan, removed: list[str] | None) -> dict[str, Any]
     }
 
 
-# `headrace log repair-metadata`: a damaged metadata log, cut where it is damaged.
+# `headrace log repair-metadata`: cuts a damaged metadata log before the damage.
 #
-# Rule: nothing is changed without `--apply`, and nothing is ever removed: the log as it was is kept
+# Rule: nothing is changed without `--apply`, and nothing is ever deleted: the damaged log is kept
 # beside the new one.
 
 
@@ -132,7 +133,7 @@ _TEXT_CHARACTERS_MAX = 160
 
 
 class RepairRefused(HeadraceError):
-    """A repair that cannot be done; the text says why and what to do instead."""
+    """A repair that is not possible; the text says why and what to do instead."""
 
 
 @click.command(
@@ -157,14 +158,15 @@ class RepairRefused(HeadraceError):
     " for a cluster in which a majority of the controllers lost theirs.",
 )
 def repair_metadata(data_directory: str, apply: bool, name: str | None, vote: bool) -> int:
-    """Cut the metadata log of a stopped broker where it is damaged.
+    """Cut the metadata log of a stopped broker before its damage.
 
-    DIR is the first of the broker's data directories. It shows what would be lost: the records, and
-    the logs of partitions whose topic nobody knows any more. With --apply the metadata log ends
-    before the damage; the damaged one is kept beside it, and logs of partitions are not touched.
+    DIR is the first of the broker's data directories. The command shows the records that would be
+    lost, and the logs of partitions whose topic would become unknown. With --apply the metadata log
+    ends before the damage; the damaged one is kept beside it, and logs of partitions are not
+    touched.
 
-    This is for a broker that is the only controller. One of several fetches its metadata log again
-    by itself when it is started.
+    This is for a broker that is the only controller. One of several controllers fetches its
+    metadata log again by itself when it is started.
     """
     files = Files()
     path = os.path.abspath(data_directory)
@@ -271,7 +273,7 @@ def _lines(batch: Batch) -> Iterator[str]:
 
 
 def _topics(files: Files, found: Examination, remains: SoundRemains) -> set[str]:
-    """The topics that the log would have without its damage."""
+    """The topics in the log as it would be without its damage."""
     image = Image()
     try:
         offset = 0

@@ -1,4 +1,4 @@
-"""Every segment of a data directory read now, and what its broker has read of them by itself."""
+"""`headrace log scrub`: read all segments of a data directory now; show the broker's scrubbing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ class ScrubResult:
         return f"scrubbed {read} from {began} to {ended}, {found}"
 
     def document(self) -> dict[str, Any]:
-        """The same for `--json`."""
+        """The result as a JSON document."""
         progress = self.progress
         return {
             "directory": self.directory,
@@ -108,7 +108,7 @@ def _leader_epochs(directory: str) -> list[tuple[int, int]]:
     try:
         return decode_epochs(data) if data else []
     except ValueError:
-        return []  # A start makes the file again from the batches.
+        return []  # A start rebuilds the file from the batches.
 
 
 def _scrub_segment(
@@ -118,7 +118,7 @@ def _scrub_segment(
         size = sum(check_segment(segment, end_offset, epochs))
     except DamagedLog as error:
         if not FILES.exists(segment.log_path):
-            return  # Retention or compaction took it meanwhile.
+            return  # Retention or compaction deleted it meanwhile.
         scrub.damage.append(str(error))
         size = segment.size
     scrub.segment_count += 1

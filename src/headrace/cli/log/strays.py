@@ -1,4 +1,4 @@
-"""`headrace log strays`: logs that a broker set aside, and what becomes of them."""
+"""`headrace log strays`: list, restore, discard and make logs that are set aside."""
 
 import os
 import shlex
@@ -32,9 +32,9 @@ _strays_argument = click.argument(
 def strays() -> None:
     """Logs that a broker set aside.
 
-    A start deletes no log. One that the cluster's metadata does not know, that belongs to another
-    topic, or that is damaged while other replicas are sound, is renamed to
-    TOPIC-PARTITION.ID-stray in its data directory, and stays there until you decide.
+    A start deletes no log. A log that the cluster's metadata does not know, that belongs to another
+    topic, or that is damaged while other replicas are sound, is renamed to TOPIC-PARTITION.ID-stray
+    in its data directory, and stays there until you decide.
     """
 
 
@@ -46,7 +46,7 @@ def strays() -> None:
 @click.argument("data", metavar="DATA...", nargs=-1, required=True, type=_DIRECTORY)
 @json_option
 def list_(data: tuple[Path, ...], as_json: bool) -> None:
-    """Show the logs that were set aside in data directories (log.dirs), and why.
+    """Show the logs that were set aside in data directories (log.dirs), and the reasons.
 
     The broker may be running.
     """
@@ -89,12 +89,12 @@ def _document(stray: Stray) -> dict[str, object]:
 )
 @_strays_argument
 def restore(paths: tuple[Path, ...]) -> None:
-    """Give logs their names back, for the next start of their broker.
+    """Rename logs back to their original names, for the next start of their broker.
 
     Nothing is overwritten: a partition that has a log in the same data directory is refused. The
     command does not know the broker's other data directories (log.dirs): if one of them has a log
     of the partition, the broker refuses to start, and says which of the two to move away. A start
-    sets a log aside again that the metadata still does not know.
+    sets a log aside again if the metadata still does not know it.
     """
     for stray in [_stray(path) for path in paths]:
         path = stored.restore(Files(), os.path.dirname(stray.path), stray)
@@ -108,7 +108,7 @@ def restore(paths: tuple[Path, ...]) -> None:
 @_strays_argument
 @yes_option
 def discard(paths: tuple[Path, ...], yes: bool) -> None:
-    """Delete logs that were set aside, for good. The broker may be running."""
+    """Delete logs for good that were set aside. The broker may be running."""
     found = [_stray(path) for path in paths]
     if not yes:
         confirm_deletion(" and ".join(stray.path for stray in found))
@@ -127,7 +127,7 @@ def discard(paths: tuple[Path, ...], yes: bool) -> None:
 def set_aside(data: Path, partition: str) -> None:
     """Set aside the log of a partition of a stopped broker.
 
-    A replica fetches it again from another one when its broker starts.
+    The broker fetches it again from another replica when it starts.
     """
     files, directory, name = Files(), _data_directory(data), _partition(partition)
     with _stopped(files, directory):
@@ -155,8 +155,8 @@ def set_aside(data: Path, partition: str) -> None:
 def forget(data: Path, partition: str) -> None:
     """Give up the lost log of a partition that has no other replica.
 
-    The broker, which must be stopped, does not expect the log any more and begins an empty one when
-    it starts.
+    The broker, which must be stopped, no longer expects the log and creates an empty one when it
+    starts.
     """
     files, directory, name = Files(), _data_directory(data), _partition(partition)
     with _stopped(files, directory):
@@ -197,7 +197,7 @@ def _stray(path: Path) -> Stray:
 
 @contextmanager
 def _stopped(files: Files, directory: str) -> Iterator[None]:
-    """Keep a broker from starting on the directory meanwhile; NotBrokerFile if one runs."""
+    """Hold the directory's lock, so that no broker starts; NotBrokerFile if one runs."""
     lock = files.lock(f"{directory}/{LOCK}")
     if lock is None:
         raise NotBrokerFile(f"{directory} is in use by a running broker; stop it first")

@@ -1,7 +1,7 @@
-"""Whether the files of a log are right: each by itself, and each against the others.
+"""Checks of log files: each by itself, and against the others.
 
-A segment is checked with its indexes in one pass. Segments of a directory must follow each other.
-A running broker keeps its newest index entries in memory, so missing entries are no problem.
+A segment is checked with its indexes in one pass. Segments of a directory must follow each other. A
+running broker keeps its newest index entries in memory, so missing entries are no problem.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ class Findings:
 
 
 def check_files(paths: Iterable[Path]) -> Findings:
-    """Check files; the segments among them in the order in which they are given."""
+    """Check files; segments in the given order."""
     findings = Findings()
     ends: dict[Path, _SegmentEnd] = {}
     wanted = list(paths)
@@ -85,7 +85,7 @@ def check_files(paths: Iterable[Path]) -> Findings:
 
 
 class _SegmentEnd(NamedTuple):
-    """The end offset of a segment, for the next one to begin there or later."""
+    """The end of a segment: the next one must begin there or later."""
 
     next_offset: int = 0
     leader_epoch: int = -1
@@ -105,7 +105,7 @@ class _SegmentCheck:
         self._max_timestamp = -1
 
     def run(self, end: _SegmentEnd) -> _SegmentEnd:
-        """Check everything; where the segment ended."""
+        """Check the whole segment; returns its end."""
         path, findings = self._path, self._findings
         segment = open_segment(path)
         findings.size_bytes += segment.size
@@ -141,7 +141,7 @@ class _SegmentCheck:
         return entries
 
     def _check_time_entries(self, header: BatchHeader) -> None:
-        """An entry holds the largest timestamp up to its offset."""
+        """Check that a time index entry has the largest timestamp up to its offset."""
         self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
         while self._time_entries:
             timestamp, relative = self._time_entries[0]
@@ -160,7 +160,7 @@ class _SegmentCheck:
 def _check_content(
     buffer: Buffer, header: BatchHeader, path: Path, position: int, findings: Findings
 ) -> int:
-    """Check the CRC and decode every record; how many there are."""
+    """Check the CRC and decode every record; returns the number of records."""
     try:
         check_batch(buffer, header, compacted=True)
         columns = decode_columns(
@@ -185,7 +185,7 @@ def _check_order(
 def _check_offset_entries(
     log_path: Path, path: Path, entries: Sequence[tuple[int, int]], findings: Findings
 ) -> None:
-    """Every entry points at the batch that ends with its offset."""
+    """Check that every entry points to the batch that ends with its offset."""
     if not entries:
         return
     segment = open_segment(log_path)
@@ -209,7 +209,7 @@ def _check_offset_entries(
 
 
 def _check_index_alone(path: Path, findings: Findings) -> None:
-    """An index that was named without its segment: checked against it if it is there."""
+    """Check an index without its segment in the arguments; against the segment if it exists."""
     log_path = path.with_suffix(LOG_SUFFIX)
     entries, left_over = index_entries(path)
     _check_order(path, entries, left_over, findings)
@@ -220,7 +220,7 @@ def _check_index_alone(path: Path, findings: Findings) -> None:
 
 
 def _check_small(path: Path, findings: Findings) -> None:
-    """A file that is read as a whole is right if it can be read."""
+    """Check a small file by reading it as a whole."""
     for document in dump_file(path, with_records=False):
         if document["kind"] == "problem":
             findings.add(path, document["problem"], document.get("position"))

@@ -1,1 +1,1 @@
-"""Topics, configs, groups and offsets, looked at and changed."""
+"""The admin client: describe and change topics, settings, groups, offsets and brokers."""

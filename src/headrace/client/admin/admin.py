@@ -1,8 +1,9 @@
 """The blocking admin client: `headrace.Admin`.
 
-Rule: every call is a coroutine of `headrace.client.admin.aio`, run on a thread of the client's own.
-What is checked, sent and raised is decided there. The faces of producer and consumer share a
-module; these do not, because so many calls with an example each make more than 1,000 lines.
+Rule: every call is a coroutine of `headrace.client.admin.aio`, run on the client's own thread.
+Checks, requests and errors are decided there. The blocking and asyncio classes of producer and
+consumer share a module; these do not, because so many calls with an example each make more than
+1,000 lines.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ Result = TypeVar("Result")
 
 
 class Admin:
-    """Topics, settings, groups and offsets of a cluster, looked at and changed.
+    """Describes and changes the topics, settings, groups and offsets of a cluster.
 
-    It connects when first asked something, may be shared by threads, and is closed with `close` or
-    by leaving a `with` block. Every call ends within `request_timeout_ms`: questions, and commands
-    that may be repeated, are tried again until then. Another command whose answer was lost raises
+    It connects at the first call, may be shared by threads, and is closed with `close` or by
+    leaving a `with` block. Every call ends within `request_timeout_ms`: reads, and commands that
+    may be repeated, are retried until then. Any other command whose response was lost raises
     `OutcomeUnknown`.
 
-    A call about one thing raises its error. A call about several returns what came of each, or
+    A call about one subject raises its error. A call about several returns the result of each, or
     raises `SomeFailed`: its `outcomes` have the result or the error of each, its code is that of
     the first error.
 
@@ -68,9 +69,9 @@ class Admin:
 
     @classmethod
     def over(cls, cluster: ClusterClient) -> Self:
-        """An admin client over a cluster; closing the one closes the other.
+        """An admin client over a cluster; closing the admin client closes the cluster too.
 
-        Nobody may have used the cluster yet: it is used on a thread of the client's own.
+        The cluster must be unused so far: from now on the admin client's own thread uses it.
         """
         admin = cls.__new__(cls)
         admin._start(aio.AsyncAdmin.over(cluster))
@@ -90,7 +91,7 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. May be called again; any other call raises `Closed` from now."""
+        """Close the connections. May be called again; any other call raises `Closed` afterwards."""
         if not self._thread.is_closed:
             try:
                 self._thread.run(self._inner.close())
@@ -109,7 +110,7 @@ class Admin:
         replication_factor: int = BROKER_DEFAULT,
         configs: Mapping[str, ConfigValue] | None = None,
     ) -> CreatedTopic:
-        """Create a topic; -1 leaves a number to the broker's defaults.
+        """Create a topic; -1 takes the broker's default for a number.
 
         >>> from headrace import KafkaError
         >>> name = f"{topic}-clicks"
@@ -124,7 +125,7 @@ class Admin:
         return self._run(self._inner.create_topic(name, partitions, replication_factor, configs))
 
     def create_topics(self, topics: Iterable[NewTopic | str]) -> dict[str, CreatedTopic]:
-        """Create topics; a name alone leaves the rest to the broker's defaults.
+        """Create topics; a plain name takes the broker's defaults for the rest.
 
         >>> from headrace import NewTopic, SomeFailed
         >>> one, other = f"{topic}-one", f"{topic}-other"
@@ -138,7 +139,7 @@ class Admin:
         return self._run(self._inner.create_topics(topics))
 
     def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
-        """The topics by name, those the cluster itself uses only if asked for.
+        """The topics by name; internal topics only with `internal`.
 
         >>> created = admin.create_topic(f"{topic}-listed")
         >>> f"{topic}-listed" in admin.list_topics()
@@ -147,7 +148,7 @@ class Admin:
         return self._run(self._inner.list_topics(internal=internal))
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """A topic and its partitions; `UnknownTopic` if there is none.
+        """A topic and its partitions; `UnknownTopic` if the topic does not exist.
 
         >>> created = admin.create_topic(f"{topic}-described", partitions=2)
         >>> [partition.index for partition in admin.describe_topic(f"{topic}-described").partitions]
@@ -177,7 +178,7 @@ class Admin:
         return self._run(self._inner.describe_eligible_replicas(names))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records; `KafkaError` if there is none."""
+        """Delete a topic with all its records; `KafkaError` if the topic does not exist."""
         self._run(self._inner.delete_topic(name))
 
     def delete_topics(self, names: Iterable[str]) -> None:
@@ -191,7 +192,7 @@ class Admin:
         self._run(self._inner.delete_topics(names))
 
     def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Raise the numbers of partitions of topics to these.
+        """Raise the numbers of partitions of topics to `counts`.
 
         Records stay where they are, so keys that are written later may go to other partitions than
         before.
@@ -204,7 +205,8 @@ class Admin:
         self._run(self._inner.create_partitions(counts))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records before offsets, or all with `LATEST`; the first offsets left.
+        """Delete the records before offsets, or all with `LATEST`; returns the new log start
+        offsets.
 
         >>> from headrace import LATEST, TopicPartition
         >>> sent = producer.send(f"{topic}-emptied", b"gone soon", partition=0).result()
@@ -216,7 +218,7 @@ class Admin:
     # -- settings
 
     def describe_configs(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
-        """The settings, by name, of what `topic=`, `broker=` or a like keyword names.
+        """The settings, by name, of the resource that a keyword names (`topic=`, `broker=`, ...)
 
         >>> created = admin.create_topic(f"{topic}-kept", configs={"retention.ms": -1})
         >>> retention = admin.describe_configs(topic=f"{topic}-kept")["retention.ms"]
@@ -228,7 +230,7 @@ class Admin:
     def alter_configs(
         self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
     ) -> None:
-        """Change settings of what is named; None takes one back to its default.
+        """Change settings of the resource that a keyword names; None restores the default.
 
         >>> name = f"{topic}-shortlived"
         >>> created = admin.create_topic(name)
@@ -282,7 +284,9 @@ class Admin:
         return self._run(self._inner.list_groups(states, types))
 
     def describe_group(self, name: str) -> GroupDescription:
-        """A group and its members; `KafkaError` with GROUP_ID_NOT_FOUND if there is none."""
+        """A group and its members; `KafkaError` with GROUP_ID_NOT_FOUND if the group does not
+        exist.
+        """
         return self._run(self._inner.describe_group(name))
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
@@ -301,7 +305,7 @@ class Admin:
     def group_progress(
         self, groups: Iterable[str | GroupDescription]
     ) -> dict[str, tuple[GroupProgress, ...]]:
-        """The progress and lag of groups in the partitions they have committed or own.
+        """The progress and lag of groups in the partitions they have committed or are assigned.
 
         >>> from headrace import TopicPartition
         >>> name, group = f"{topic}-lagging", f"{topic}-laggards"
@@ -314,7 +318,7 @@ class Admin:
         return self._run(self._inner.group_progress(groups))
 
     def delete_groups(self, names: Iterable[str]) -> None:
-        """Delete groups without members, with all they have committed.
+        """Delete groups without members, with all their committed offsets.
 
         >>> from headrace import TopicPartition
         >>> created = admin.create_topic(f"{topic}-left")
@@ -336,7 +340,7 @@ class Admin:
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Commit offsets for a group that has no members now; the group need not exist.
+        """Commit offsets for a group that has no members; the group need not exist.
 
         >>> from headrace import OffsetAndMetadata, TopicPartition
         >>> created = admin.create_topic(f"{topic}-moved")
@@ -348,7 +352,7 @@ class Admin:
         self._run(self._inner.alter_group_offsets(group, offsets))
 
     def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed in topics that no member subscribes to.
+        """Delete the committed offsets of a group in topics that no member subscribes to.
 
         >>> from headrace import TopicPartition
         >>> created = admin.create_topic(f"{topic}-forgotten")
@@ -369,7 +373,8 @@ class Admin:
         duration_ms: int | None = None,
         pattern: str | None = None,
     ) -> dict[str, TransactionListing]:
-        """The transactional ids: all, or those in some states, of some producers, open so long.
+        """The transactional ids: all, or those in some states, of some producers, or open for that
+        long.
 
         `pattern` is a regular expression, in the syntax of RE2, for the whole transactional id.
 
@@ -381,13 +386,15 @@ class Admin:
     def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, TransactionDescription]:
-        """State, producer and partitions of transactional ids."""
+        """The state, producer and partitions of transactional ids."""
         return self._run(self._inner.describe_transactions(transactional_ids))
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that leaders, or the replicas on a broker, know; open transactions too."""
+        """The producers, with their open transactions, that the leaders or one broker's replicas
+        know.
+        """
         return self._run(self._inner.describe_producers(partitions, broker_id))
 
     def abort_transaction(
@@ -397,7 +404,7 @@ class Admin:
         producer_id: int | None = None,
         start_offset: int | None = None,
     ) -> ProducerState:
-        """End a transaction in one partition that no coordinator ends, as aborted.
+        """Abort a hanging transaction in one partition: one that no coordinator will end.
 
         It is found by its producer or by its first offset; `headrace transactions find-hanging`
         finds such transactions. Others are aborted by `fence_producers`.
@@ -408,13 +415,13 @@ class Admin:
         return self._run(call)
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
-        """Take transactional ids away from their producers, and abort what those have open."""
+        """Fence the producers of transactional ids, and abort their open transactions."""
         return self._run(self._inner.fence_producers(transactional_ids))
 
     # -- the cluster
 
     def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        """The id, the controller and the brokers of the cluster, fenced ones only if asked for.
+        """The id, the controller and the brokers of the cluster; fenced brokers only on request.
 
         >>> cluster = admin.describe_cluster(include_fenced=True)
         >>> [broker.is_fenced for broker in cluster.brokers]
@@ -423,13 +430,13 @@ class Admin:
         return self._run(self._inner.describe_cluster(include_fenced=include_fenced))
 
     def unregister_broker(self, broker: int) -> None:
-        """Let the cluster forget a broker that was stopped for good, and holds no replica."""
+        """Remove the registration of a broker that was stopped for good and holds no replica."""
         self._run(self._inner.unregister_broker(broker))
 
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, tuple[LogDirectory, ...]]:
-        """The data directories of brokers, or of all, and the bytes of each replica in them.
+        """The data directories of brokers, by default of all, with the size of each replica.
 
         >>> from headrace import TopicPartition
         >>> sent = producer.send(f"{topic}-sized", b"x" * 1000, partition=0).result()
@@ -442,8 +449,8 @@ class Admin:
     def describe_health(self, brokers: Iterable[int] | None = None) -> dict[int, BrokerHealth]:
         """The health of replicas and data directories of brokers, by default of all.
 
-        Only headrace's brokers tell that: how far they are with reading their segments
-        again, which logs they have set aside, and which replicas are stopped, damaged or lost.
+        Only headrace's brokers report it: how far they are with reading their segments again, which
+        logs they have set aside, and which replicas are stopped, damaged or lost.
 
         >>> health = admin.describe_health([1])[1]
         >>> health.problems
@@ -454,7 +461,7 @@ class Admin:
         return self._run(self._inner.describe_health(brokers))
 
     def alter_replica_log_dirs(self, broker: int, targets: Mapping[TopicPartition, str]) -> None:
-        """Begin to move replicas of a broker to other `log.dirs` of it, named by their paths."""
+        """Start moving replicas of a broker to other directories in its `log.dirs`, by path."""
         self._run(self._inner.alter_replica_log_dirs(broker, targets))
 
     # -- replicas and leaders
@@ -467,7 +474,7 @@ class Admin:
     ) -> None:
         """Move partitions to these brokers, the preferred leader first; None cancels a move.
 
-        Returns when the moves have begun: `list_partition_reassignments` tells which are under way.
+        Returns when the moves have begun: `list_partition_reassignments` lists those under way.
 
         >>> from headrace import TopicPartition
         >>> created = admin.create_topic(f"{topic}-placed")
@@ -482,7 +489,7 @@ class Admin:
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way: all, or those of some partitions.
+        """The reassignments under way: all, or those of some partitions.
 
         >>> admin.list_partition_reassignments()
         {}
@@ -492,10 +499,10 @@ class Admin:
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, bool]:
-        """Make the preferred replicas leaders; whether each partition got another leader by it.
+        """Elect the preferred replicas as leaders; returns whether each partition's leader changed.
 
-        Without partitions all are meant, and only those that changed are told. An unclean election
-        takes a replica that is not in sync if no other is left: records may be lost by it.
+        Without `partitions` all are elected, and the result has only those that changed. An unclean
+        election takes a replica that is not in sync if no other is left: records may be lost by it.
 
         >>> from headrace import TopicPartition
         >>> created = admin.create_topic(f"{topic}-led")
@@ -507,7 +514,7 @@ class Admin:
     # -- controllers
 
     def describe_quorum(self) -> QuorumDescription:
-        """The controllers, and how far each has followed the metadata log.
+        """The controllers, and how far each has replicated the metadata log.
 
         >>> quorum = admin.describe_quorum()
         >>> quorum.leader_id in [voter.node_id for voter in quorum.voters]
@@ -516,25 +523,27 @@ class Admin:
         return self._run(self._inner.describe_quorum())
 
     def describe_features(self) -> Features:
-        """The features of the cluster: which levels there are, and which it has."""
+        """The features of the cluster: the supported levels and the finalized level of each."""
         return self._run(self._inner.describe_features())
 
     def update_features(
         self, levels: Mapping[str, int], **options: Unpack[UpdateFeaturesOptions]
     ) -> None:
-        """Raise features to levels, all of them or none; the options say if not to raise them."""
+        """Change features to levels, all or none. They are raised, unless the options say
+        otherwise.
+        """
         self._run(self._inner.update_features(levels, **options))
 
     def add_voter(
         self, node: int, directory_id: bytes | str, endpoints: Mapping[str, Address | str]
     ) -> None:
-        """Make a controller that follows the metadata log one of those that decide.
+        """Make an observer of the metadata log a voter.
 
-        `describe_quorum` has its id and its directory's among the observers; `endpoints` are its
+        `describe_quorum` lists its id and directory id among the observers; `endpoints` are its
         addresses by the names of its listeners, as `{"CONTROLLER": "10.0.0.4:9093"}`.
         """
         self._run(self._inner.add_voter(node, directory_id, endpoints))
 
     def remove_voter(self, node: int, directory_id: bytes | str) -> None:
-        """Let a controller no longer take part in decisions; it may be stopped then."""
+        """Remove a voter from the quorum of controllers; it may be stopped then."""
         self._run(self._inner.remove_voter(node, directory_id))

@@ -1,8 +1,8 @@
-"""Questions and commands about several things, each with its own outcome.
+"""Admin requests about several subjects, each with its own outcome.
 
-Rule: what only asks, or does no harm when repeated, is asked again after errors that pass. Any
-other command is sent again only if nothing was sent, or if the answer says that nothing was done:
-an answer that was lost does not say whether the change was made.
+Rule: reads, and commands that do no harm when repeated, are retried after retriable errors. Any
+other command is sent again only if nothing was sent, or if the response says that nothing was done:
+a lost response does not say whether the change was made.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,19 +19,19 @@ from headrace.types import TopicPartition
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Answers that say that nothing was done.
+# Error codes that say that nothing was done.
 _REFUSED_FOR_NOW = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED))
 
 
 def is_refused_for_now(error: KafkaError) -> bool:
-    """Whether a command that may not be repeated can be sent again all the same."""
+    """Whether a command that may not be repeated can be sent again: the broker did nothing."""
     return error.code in _REFUSED_FOR_NOW
 
 
 def passes(error: KafkaError) -> bool:
-    """Whether a question, or a command that may be repeated, can be sent again.
+    """Whether a read, or a command that may be repeated, can be retried after this error.
 
-    Who answers that there is no such topic is believed: nothing that is not there yet is meant.
+    An unknown topic is final: these requests never name topics that are still to be created.
     """
     return error.code.retriable and not isinstance(error, UnknownTopic)
 
@@ -42,9 +42,9 @@ async def settle(
     ask: Callable[[list[Item], float], Awaitable[Mapping[Item, Result | KafkaError]]],
     asked_again: Callable[[KafkaError], bool],
 ) -> dict[Item, Result | KafkaError]:
-    """The outcome of each item. `ask` has those that are left, and a deadline.
+    """The outcome of each item, with retries. `ask` gets the items still missing and a deadline.
 
-    What is left at the deadline has its last error as outcome, if any item has an outcome.
+    Items left at the deadline have their last error as outcome, if any item has an outcome.
     """
     deadline = cluster.deadline()
     outcomes: dict[Item, Result | KafkaError] = {}
@@ -79,7 +79,7 @@ def _not_answered(item: object) -> KafkaError:
 
 
 def results(outcomes: Mapping[Item, Result | KafkaError]) -> dict[Item, Result]:
-    """The result of each item; SomeFailed if one failed."""
+    """The result of each item; raises SomeFailed if an item failed."""
     found = {
         item: outcome for item, outcome in outcomes.items() if not isinstance(outcome, KafkaError)
     }
@@ -97,7 +97,9 @@ def result(outcomes: Mapping[Item, Result | KafkaError], item: Item) -> Result:
 
 
 async def controller(cluster: ClusterClient, deadline: float, *, anew: bool) -> int:
-    """The broker that takes commands about the whole cluster; any, if none is named."""
+    """The node for commands about the whole cluster: the controller, or any broker if none is
+    known.
+    """
     view = await (cluster.refresh((), deadline) if anew else cluster.heard_view(deadline))
     if view.controller_id in view.brokers:
         return view.controller_id
@@ -107,7 +109,7 @@ async def controller(cluster: ClusterClient, deadline: float, *, anew: bool) -> 
 
 
 async def send_once(cluster: ClusterClient, request: Message, node: int, deadline: float) -> Any:
-    """Send what changes something; OutcomeUnknown if no answer says whether it did."""
+    """Send a request that changes something; OutcomeUnknown if the response is lost."""
     connection = await cluster.connection(node, deadline)
     try:
         return await connection.ask(request, max(deadline - cluster.clock.monotonic(), 0.001))
@@ -118,19 +120,19 @@ async def send_once(cluster: ClusterClient, request: Message, node: int, deadlin
 
 
 class ControllerRequests:
-    """The broker to send the attempts of one command to; after the first it is looked up anew."""
+    """Sends the attempts of one command to the controller, looked up again after the first."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._anew = False
 
     async def send_once(self, request: Message, deadline: float) -> Any:
-        """Send what must not be done twice."""
+        """Send a request that must not be repeated."""
         node = await self._node(deadline)
         return await send_once(self._cluster, request, node, deadline)
 
     async def send(self, request: Message, deadline: float) -> Any:
-        """Send what may be done twice."""
+        """Send a request that may be repeated."""
         return await self._cluster.call(request, deadline, await self._node(deadline))
 
     async def _node(self, deadline: float) -> int:
@@ -139,12 +141,12 @@ class ControllerRequests:
 
 
 def timeout_ms(cluster: ClusterClient) -> int:
-    """The time in milliseconds that a broker may take for a command."""
+    """The timeout in milliseconds that a broker is given for a command."""
     return min(int(cluster.request_timeout_s * 1000), INT32_MAX)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The numbers of partitions in order, by topic."""
+    """The partition numbers grouped by topic, in order."""
     topics: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         topics.setdefault(tp.topic, []).append(tp.partition)

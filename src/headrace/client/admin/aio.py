@@ -1,9 +1,10 @@
 """The admin client for asyncio: `headrace.aio.Admin`.
 
-Rule: a call about one thing raises its error. A call about several returns what came of each, in
-the order they were named, or raises `SomeFailed`, whose `outcomes` tell each result and error.
+Rule: a call about one subject raises its error. A call about several returns the result of each, in
+the order they were named, or raises `SomeFailed`, whose `outcomes` have each result or error.
 
-Commands begin with importing this, so what only some of them need is imported when it is used.
+CLI commands start by importing this module, so imports that only some commands need are made when
+used.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
 
 
 class AdminCalls:
-    """The commands over one cluster, by subject."""
+    """The commands over one cluster, grouped by subject."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self.cluster = cluster
@@ -126,11 +127,11 @@ class AdminCalls:
 
 
 class AsyncAdmin:
-    """Topics, settings, groups and offsets of a cluster, looked at and changed with `await`.
+    """Describes and changes the topics, settings, groups and offsets of a cluster, with `await`.
 
-    It connects when first asked something. Every call ends within `request_timeout_ms`; what only
-    asks, or may be repeated, is tried again until then. `headrace.Admin` is the same, blocking, and
-    shows an example of each call.
+    It connects at the first call. Every call ends within `request_timeout_ms`; reads, and commands
+    that may be repeated, are retried until then. `headrace.Admin` is the blocking equivalent, and
+    has an example of each call.
     """
 
     def __init__(self, **config: Unpack[AdminConfig]) -> None:
@@ -138,7 +139,7 @@ class AsyncAdmin:
 
     @classmethod
     def over(cls, cluster: ClusterClient) -> Self:
-        """An admin client over a cluster; closing the one closes the other.
+        """An admin client over a cluster; closing the admin client closes the cluster too.
 
         The cluster may be in use on this event loop.
         """
@@ -166,7 +167,7 @@ class AsyncAdmin:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. May be called again; any other call raises `Closed` from now."""
+        """Close the connections. May be called again; any other call raises `Closed` afterwards."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.cluster.close()
@@ -186,20 +187,20 @@ class AsyncAdmin:
         replication_factor: int = BROKER_DEFAULT,
         configs: Mapping[str, ConfigValue] | None = None,
     ) -> CreatedTopic:
-        """Create a topic; -1 leaves a number to the broker's defaults."""
+        """Create a topic; -1 takes the broker's default for a number."""
         topic = NewTopic(name, partitions, replication_factor, configs or {})
         return result(await self._open.topics.create([topic]), name)
 
     async def create_topics(self, topics: Iterable[NewTopic | str]) -> dict[str, CreatedTopic]:
-        """Create topics; a name alone leaves the rest to the broker's defaults."""
+        """Create topics; a plain name takes the broker's defaults for the rest."""
         return results(await self._open.topics.create(_new_topics(topics)))
 
     async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
-        """The topics by name, those the cluster itself uses only if asked for."""
+        """The topics by name; internal topics only with `internal`."""
         return await self._open.topics.listed(internal=internal)
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """A topic and its partitions; `UnknownTopic` if there is none."""
+        """A topic and its partitions; `UnknownTopic` if the topic does not exist."""
         return result(await self._open.topics.describe([name_of(name, "topic")]), name)
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
@@ -217,7 +218,7 @@ class AsyncAdmin:
         return await describe_eligible_replicas(self._open.cluster, names_of(names, "topic"))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records; `KafkaError` if there is none."""
+        """Delete a topic with all its records; `KafkaError` if the topic does not exist."""
         result(await self._open.topics.delete([name_of(name, "topic")]), name)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
@@ -225,7 +226,7 @@ class AsyncAdmin:
         results(await self._open.topics.delete(names_of(names, "topic")))
 
     async def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Raise the numbers of partitions of topics to these."""
+        """Raise the numbers of partitions of topics to `counts`."""
         wanted = {
             name_of(name, "topic"): number_of(count, f"partitions of {name}", 1, INT32_MAX)
             for name, count in counts.items()
@@ -235,7 +236,9 @@ class AsyncAdmin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Delete the records before offsets, or all with `LATEST`; the first offsets left."""
+        """Delete the records before offsets, or all with `LATEST`; returns the new log start
+        offsets.
+        """
         wanted = {
             tp: number_of(offset, f"offset of {tp}", LATEST, INT64_MAX)
             for tp, offset in by_partition(before, "before").items()
@@ -245,13 +248,13 @@ class AsyncAdmin:
     # -- settings
 
     async def describe_configs(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
-        """The settings, by name, of what `topic=`, `broker=` or a like keyword names."""
+        """The settings, by name, of the resource that a keyword names (`topic=`, `broker=`, ...)"""
         return await self._open.configs.describe(**owner)
 
     async def alter_configs(
         self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
     ) -> None:
-        """Change settings of what is named; None takes one back to its default."""
+        """Change settings of the resource that a keyword names; None restores the default."""
         await self._open.configs.alter(settings, **owner)
 
     async def list_config_resources(self, kinds: Iterable[str] = ()) -> dict[str, list[str]]:
@@ -282,7 +285,9 @@ class AsyncAdmin:
         return await self._open.groups.listed(names_of(states, "state"), names_of(types, "type"))
 
     async def describe_group(self, name: str) -> GroupDescription:
-        """A group and its members; `KafkaError` with GROUP_ID_NOT_FOUND if there is none."""
+        """A group and its members; `KafkaError` with GROUP_ID_NOT_FOUND if the group does not
+        exist.
+        """
         return result(await self._open.groups.describe([name_of(name, "group")]), name)
 
     async def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
@@ -292,14 +297,14 @@ class AsyncAdmin:
     async def group_progress(
         self, groups: Iterable[str | GroupDescription]
     ) -> dict[str, tuple[GroupProgress, ...]]:
-        """The progress and lag of groups in the partitions they have committed or own."""
+        """The progress and lag of groups in the partitions they have committed or are assigned."""
         given = [groups] if isinstance(groups, str) else list(groups)
         described = await self.describe_groups(group for group in given if isinstance(group, str))
         known = [described[group] if isinstance(group, str) else group for group in given]
         return await self._open.group_offsets.progress(known)
 
     async def delete_groups(self, names: Iterable[str]) -> None:
-        """Delete groups without members, with all they have committed."""
+        """Delete groups without members, with all their committed offsets."""
         results(await self._open.groups.delete(names_of(names, "group")))
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -309,13 +314,13 @@ class AsyncAdmin:
     async def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Commit offsets for a group that has no members now; the group need not exist."""
+        """Commit offsets for a group that has no members; the group need not exist."""
         wanted = {tp: _committed(tp, one) for tp, one in by_partition(offsets, "offsets").items()}
         if wanted:
             results(await self._open.group_offsets.commit(name_of(group, "group"), wanted))
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed in topics that no member subscribes to."""
+        """Delete the committed offsets of a group in topics that no member subscribes to."""
         wanted = partitions_of(partitions)
         if wanted:
             results(await self._open.group_offsets.delete(name_of(group, "group"), wanted))
@@ -329,7 +334,8 @@ class AsyncAdmin:
         duration_ms: int | None = None,
         pattern: str | None = None,
     ) -> dict[str, TransactionListing]:
-        """The transactional ids: all, or those in some states, of some producers, open so long.
+        """The transactional ids: all, or those in some states, of some producers, or open for that
+        long.
 
         `pattern` is a regular expression, in the syntax of RE2, for the whole transactional id.
         """
@@ -344,14 +350,16 @@ class AsyncAdmin:
     async def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, TransactionDescription]:
-        """State, producer and partitions of transactional ids."""
+        """The state, producer and partitions of transactional ids."""
         names = names_of(transactional_ids, "transactional id")
         return results(await self._open.transactions.describe(names))
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that leaders, or the replicas on a broker, know; open transactions too."""
+        """The producers, with their open transactions, that the leaders or one broker's replicas
+        know.
+        """
         wanted = partitions_of(partitions)
         return results(await self._open.transactions.producers(wanted, broker_id))
 
@@ -362,7 +370,7 @@ class AsyncAdmin:
         producer_id: int | None = None,
         start_offset: int | None = None,
     ) -> ProducerState:
-        """End a transaction in one partition that no coordinator ends, as aborted."""
+        """Abort a hanging transaction in one partition: one that no coordinator will end."""
         from headrace.client.admin.transactions import open_producer  # noqa: PLC0415
 
         tp = partition_of(partition)
@@ -374,20 +382,20 @@ class AsyncAdmin:
         return found
 
     async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
-        """Take transactional ids away from their producers, and abort what those have open."""
+        """Fence the producers of transactional ids, and abort their open transactions."""
         names = names_of(transactional_ids, "transactional id")
         return results(await self._open.transactions.fence(names))
 
     # -- the cluster
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        """The id, the controller and the brokers of the cluster, fenced ones only if asked for."""
+        """The id, the controller and the brokers of the cluster; fenced brokers only on request."""
         from headrace.client.admin.cluster import describe_cluster  # noqa: PLC0415
 
         return await describe_cluster(self._open.cluster, include_fenced=include_fenced)
 
     async def unregister_broker(self, broker: int) -> None:
-        """Let the cluster forget a broker that was stopped for good, and holds no replica."""
+        """Remove the registration of a broker that was stopped for good and holds no replica."""
         from headrace.client.admin.cluster import unregister_broker  # noqa: PLC0415
 
         broker_id = number_of(broker, "broker", 0, INT32_MAX)
@@ -396,7 +404,7 @@ class AsyncAdmin:
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, tuple[LogDirectory, ...]]:
-        """The data directories of brokers, or of all, and the bytes of each replica in them."""
+        """The data directories of brokers, by default of all, with the size of each replica."""
         from headrace.client.admin.cluster import describe_log_dirs  # noqa: PLC0415
 
         return results(await describe_log_dirs(self._open.cluster, await self._ids(brokers)))
@@ -410,7 +418,7 @@ class AsyncAdmin:
         return results(await describe_health(self._open.cluster, await self._ids(brokers)))
 
     async def _ids(self, brokers: Iterable[int] | None) -> list[int]:
-        """The ids that are given, or those of all brokers that are up."""
+        """The given broker ids, or by default those of all active brokers."""
         if brokers is not None:
             return broker_ids_of(brokers, "brokers")
         return [broker.node_id for broker in (await self.describe_cluster()).brokers]
@@ -418,7 +426,7 @@ class AsyncAdmin:
     async def alter_replica_log_dirs(
         self, broker: int, targets: Mapping[TopicPartition, str]
     ) -> None:
-        """Begin to move replicas of a broker to other `log.dirs` of it, named by their paths."""
+        """Start moving replicas of a broker to other directories in its `log.dirs`, by path."""
         from headrace.client.admin.cluster import alter_replica_log_dirs  # noqa: PLC0415
 
         broker_id = number_of(broker, "broker", 0, INT32_MAX)
@@ -446,17 +454,17 @@ class AsyncAdmin:
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way: all, or those of some partitions."""
+        """The reassignments under way: all, or those of some partitions."""
         wanted = None if partitions is None else partitions_of(partitions)
         return await self._open.reassignments.listed(wanted)
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, bool]:
-        """Make the preferred replicas leaders; whether each partition got another leader by it.
+        """Elect the preferred replicas as leaders; returns whether each partition's leader changed.
 
-        Without partitions all are meant, and only those that changed are told. An unclean election
-        takes a replica that is not in sync if no other is left: records may be lost by it.
+        Without `partitions` all are elected, and the result has only those that changed. An unclean
+        election takes a replica that is not in sync if no other is left: records may be lost by it.
         """
         wanted = None if partitions is None else partitions_of(partitions)
         return results(await self._open.reassignments.elect(wanted, unclean=unclean))
@@ -464,11 +472,11 @@ class AsyncAdmin:
     # -- controllers
 
     async def describe_quorum(self) -> QuorumDescription:
-        """The controllers, and how far each has followed the metadata log."""
+        """The controllers, and how far each has replicated the metadata log."""
         return await self._open.quorum.describe()
 
     async def describe_features(self) -> Features:
-        """The features of the cluster: which levels there are, and which it has."""
+        """The features of the cluster: the supported levels and the finalized level of each."""
         from headrace.client.admin import features  # noqa: PLC0415
 
         return await features.describe_features(self._open.cluster)
@@ -476,7 +484,9 @@ class AsyncAdmin:
     async def update_features(
         self, levels: Mapping[str, int], **options: Unpack[UpdateFeaturesOptions]
     ) -> None:
-        """Raise features to levels, all of them or none; the options say if not to raise them."""
+        """Change features to levels, all or none. They are raised, unless the options say
+        otherwise.
+        """
         from headrace.client.admin import features  # noqa: PLC0415
 
         wanted = {
@@ -488,7 +498,7 @@ class AsyncAdmin:
     async def add_voter(
         self, node: int, directory_id: bytes | str, endpoints: Mapping[str, Address | str]
     ) -> None:
-        """Make a controller that follows the metadata log one of those that decide."""
+        """Make an observer of the metadata log a voter."""
         await self._open.quorum.add_voter(
             number_of(node, "node", 0, INT32_MAX),
             directory_id_of(directory_id),
@@ -496,14 +506,14 @@ class AsyncAdmin:
         )
 
     async def remove_voter(self, node: int, directory_id: bytes | str) -> None:
-        """Let a controller no longer take part in decisions; it may be stopped then."""
+        """Remove a voter from the quorum of controllers; it may be stopped then."""
         await self._open.quorum.remove_voter(
             number_of(node, "node", 0, INT32_MAX), directory_id_of(directory_id)
         )
 
 
 def _cluster(**config: Unpack[AdminConfig]) -> ClusterClient:
-    # Commands come in by `over` and do without the options.
+    # CLI commands construct the client with `over` and do not need the options.
     from headrace.client.options import admin_options  # noqa: PLC0415
 
     options = admin_options(**config)
@@ -528,5 +538,5 @@ def _committed(tp: TopicPartition, given: int | OffsetAndMetadata) -> OffsetAndM
     return committed
 
 
-# The name under which `headrace.aio` exports it.
+# The name under which `headrace.aio` exports the class.
 AsyncAdmin.__name__ = "Admin"

@@ -1,4 +1,4 @@
-"""Checks of arguments before anything is sent: the error says which argument is wrong."""
+"""Argument checks of the admin client; an error names the argument that is wrong."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, TypeVar
@@ -17,21 +17,21 @@ INT64_MAX = 2**63 - 1
 
 
 def name_of(name: object, what: str) -> str:
-    """A name; TypeError for anything else."""
+    """The name, checked to be a str; TypeError for anything else."""
     if not isinstance(name, str):
         raise TypeError(f"{name!r} is no {what}; give its name as a str")
     return name
 
 
 def names_of(names: Iterable[str], what: str) -> list[str]:
-    """Names without repetitions; TypeError for one name alone, which would be taken apart."""
+    """The names without duplicates; TypeError for a lone str, which would be split up."""
     if isinstance(names, str | bytes):
         raise TypeError(f"{names!r} is one {what}, not a list of them; write [{names!r}]")
     return list(dict.fromkeys(name_of(name, what) for name in names))
 
 
 def number_of(number: object, what: str, least: int, most: int) -> int:
-    """A number in bounds; TypeError or ValueError says which number is wrong."""
+    """The number, checked against its bounds; TypeError or ValueError names the argument."""
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"{what} is {number!r}; give a number")
     if not least <= number <= most:
@@ -40,7 +40,7 @@ def number_of(number: object, what: str, least: int, most: int) -> int:
 
 
 def partition_of(tp: object) -> TopicPartition:
-    """A partition; a plain pair of a topic and a number will do."""
+    """The partition as a TopicPartition; a plain pair of topic and number is accepted."""
     if isinstance(tp, tuple) and len(tp) == 2:
         topic, number = tp
         if isinstance(topic, str) and isinstance(number, int):
@@ -49,21 +49,21 @@ def partition_of(tp: object) -> TopicPartition:
 
 
 def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Partitions without repetitions; TypeError for one alone, which would be taken apart."""
+    """The partitions without duplicates; TypeError for a lone TopicPartition."""
     if isinstance(partitions, TopicPartition):
         raise TypeError(f"{partitions!r} is no list of partitions; write [{partitions!r}]")
     return list(dict.fromkeys(partition_of(tp) for tp in partitions))
 
 
 def by_partition(given: Mapping[TopicPartition, Item], what: str) -> dict[TopicPartition, Item]:
-    """A mapping from partitions; TypeError for anything else."""
+    """The mapping with checked TopicPartition keys; TypeError for anything else."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{what} is {given!r}; give a dict from TopicPartition")
     return {partition_of(tp): value for tp, value in given.items()}
 
 
 def config_texts(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
-    """Settings as Kafka wants them: text."""
+    """The values of settings as text, as Kafka's protocol has them."""
     return {name_of(name, "setting"): _config_text(name, value) for name, value in configs.items()}
 
 
@@ -76,7 +76,7 @@ def _config_text(name: str, value: ConfigValue) -> str:
 
 
 def broker_ids_of(brokers: Iterable[int], what: str) -> list[int]:
-    """Ids of brokers in their order; TypeError or ValueError for anything else."""
+    """The broker ids in their order; TypeError or ValueError for anything else."""
     if isinstance(brokers, str | bytes | int):
         raise TypeError(f"{what} is {brokers!r}; give a list of broker ids, as [1, 2, 3]")
     return [number_of(broker, what, 0, INT32_MAX) for broker in brokers]
@@ -95,7 +95,7 @@ def directory_id_of(given: bytes | str) -> bytes:
 
 
 def addresses_of(given: Mapping[str, Address | str]) -> dict[str, Address]:
-    """Addresses by the names of listeners; text is taken as host:port."""
+    """Addresses by listener name; a text is parsed as host:port."""
     if not isinstance(given, Mapping) or not given:
         raise TypeError(f"endpoints is {given!r}; give a dict, as {{'CONTROLLER': 'host:9093'}}")
     return {name_of(name, "listener"): _address(one) for name, one in given.items()}

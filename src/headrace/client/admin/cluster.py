@@ -1,4 +1,4 @@
-"""The cluster itself: its brokers, their data directories, and the quorum of its controllers."""
+"""Describes and changes the cluster: brokers, data directories, and the quorum of controllers."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ from headrace.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """A cluster at one moment, its brokers by their ids. `controller_id` is -1 while none is."""
+    """A cluster at one moment, with its brokers. `controller_id` is -1 if none is known."""
 
     cluster_id: str | None
     controller_id: int
@@ -52,7 +52,7 @@ class ClusterDescription:
 
 
 async def describe_cluster(cluster: ClusterClient, *, include_fenced: bool) -> ClusterDescription:
-    """The cluster as it is now."""
+    """The current description of the cluster."""
     deadline = cluster.deadline()
     if include_fenced:
         return await cluster.retrying(lambda: _with_fenced(cluster, deadline), deadline)
@@ -75,7 +75,7 @@ async def _with_fenced(cluster: ClusterClient, deadline: float) -> ClusterDescri
 
 
 async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
-    """Let the cluster forget a broker."""
+    """Remove the registration of a broker."""
     target = ControllerRequests(cluster)
 
     async def ask(missing: list[int], deadline: float) -> dict[int, KafkaError | None]:
@@ -90,9 +90,9 @@ async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FutureReplica:
-    """The copy of a replica that moves to another directory of its broker.
+    """The future copy of a replica that moves to another directory of its broker.
 
-    `offset_lag` is the number of offsets that are still to be copied, or -1 if it is not known.
+    `offset_lag` is the number of offsets still to be copied, or -1 if unknown.
     """
 
     size: int
@@ -101,12 +101,12 @@ class FutureReplica:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """A data directory of a broker, with the bytes of each replica in it.
+    """A data directory of a broker, with the size of each replica in it.
 
-    `future_replicas` are those that are being moved into it from another one.
+    `future_replicas` are the copies of replicas that are moving into it from another directory.
 
-    One that does not work has an error and no replicas. Sizes of the disk are None where the broker
-    does not tell them.
+    An offline directory has an error and no replicas. Disk sizes are None if the broker does not
+    report them.
     """
 
     path: str
@@ -115,13 +115,13 @@ class LogDirectory:
     total_bytes: int | None
     usable_bytes: int | None
     future_replicas: Mapping[TopicPartition, FutureReplica] = field(default_factory=dict)
-    # Whether it takes no new replicas: headrace's brokers say so of a directory that is full.
+    # Whether it accepts no new replicas: headrace's brokers cordon a directory that is full.
     is_cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SetAsideLog:
-    """A log that a broker gave another name, for an operator to look at, and why it did so."""
+    """A log that a broker renamed to set it aside for an operator, and the reason."""
 
     name: str
     reason: str
@@ -129,10 +129,11 @@ class SetAsideLog:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryHealth:
-    """The pass of a broker over a data directory to find damage, and the logs set aside in it.
+    """The scrubbing pass of a broker over a data directory, and the logs set aside in it.
 
     Times are None before the first pass began, or while it is not at its end. `closed_bytes` are
-    those that a pass reads, `damaged_segments` those that were found damaged and still are there.
+    the bytes of the segments a pass reads, `damaged_segments` the segments that were found damaged
+    and still exist.
     """
 
     scrub_started_ms: int | None
@@ -146,10 +147,10 @@ class DirectoryHealth:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProblem:
-    """A replica that serves nobody, or not everything.
+    """A replica that serves no requests, or not all of them.
 
-    `state` is "stopped" if its leader lacks committed records that it has, "damaged", "lost", or
-    "offline" if its disk fails or is full; `reason` says why, and what to do.
+    `state` is "stopped" if its leader lacks committed records that this replica has, "damaged",
+    "lost", or "offline" if its disk fails or is full; `reason` says why, and what to do.
     """
 
     partition: TopicPartition
@@ -159,10 +160,10 @@ class ReplicaProblem:
 
 @dataclass(frozen=True, slots=True)
 class BrokerHealth:
-    """The data directories of a broker and what is wrong with its replicas.
+    """The data directories of a broker and the problems of its replicas.
 
-    `health` has the directories that work, by their paths. Brokers that are not headrace's tell
-    nothing of it, nor of replicas.
+    `health` has the working directories by path. Only headrace's brokers report `health` and
+    `problems`.
     """
 
     directories: tuple[LogDirectory, ...]
@@ -173,7 +174,7 @@ class BrokerHealth:
 async def describe_log_dirs(
     cluster: ClusterClient, broker_ids: Sequence[int]
 ) -> dict[int, tuple[LogDirectory, ...] | KafkaError]:
-    """The data directories of brokers, asked once; each broker has its own outcome."""
+    """The data directories of brokers, in one attempt; each broker has its own outcome."""
     answers = await _ask_each(cluster, broker_ids, DescribeLogDirsRequest(topics=None))
     return {
         broker_id: answer
@@ -186,7 +187,7 @@ async def describe_log_dirs(
 async def describe_health(
     cluster: ClusterClient, broker_ids: Sequence[int]
 ) -> dict[int, BrokerHealth | KafkaError]:
-    """The health of brokers, asked once; each broker has its own outcome."""
+    """The health of brokers, in one attempt; each broker has its own outcome."""
     request = DescribeLogDirsRequest(topics=None, include_health=True)
     answers = await _ask_each(cluster, broker_ids, request)
     return {
@@ -272,7 +273,7 @@ def _directory(broker_id: int, told: DescribeLogDirsResult) -> LogDirectory:
 async def alter_replica_log_dirs(
     cluster: ClusterClient, broker_id: int, targets: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Ask a broker to move replicas; each has its own outcome."""
+    """Ask a broker to move replicas between its directories; each replica has its own outcome."""
     deadline = cluster.deadline()
     await cluster.heard_view(deadline)
     request = AlterReplicaLogDirsRequest(dirs=[])
@@ -306,9 +307,9 @@ _METADATA_TOPIC = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A copy of the metadata log.
+    """A replica of the metadata log.
 
-    Times are in milliseconds since 1970, None where they are not known, as of the leader itself.
+    Times are in milliseconds since 1970; None if unknown, as of the leader itself.
     """
 
     node_id: int
@@ -322,8 +323,8 @@ class QuorumReplica:
 class QuorumDescription:
     """The quorum at one moment.
 
-    Voters decide what is committed, observers only follow. `endpoints` has the addresses of voters
-    by their ids and the names of their listeners, as far as they are known.
+    Voters decide what is committed, observers only replicate. `endpoints` has the known addresses
+    of voters by node id and listener name.
     """
 
     leader_id: int
@@ -335,13 +336,13 @@ class QuorumDescription:
 
 
 class QuorumAdmin:
-    """Commands about controllers."""
+    """Commands about the quorum of controllers."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     async def describe(self) -> QuorumDescription:
-        """The quorum as its leader sees it."""
+        """The quorum as its leader describes it."""
         target = ControllerRequests(self._cluster)
         deadline = self._cluster.deadline()
         request = DescribeQuorumRequest(
@@ -373,7 +374,7 @@ class QuorumAdmin:
     async def add_voter(
         self, node_id: int, directory_id: bytes, endpoints: Mapping[str, Address]
     ) -> None:
-        """Let a node that follows the metadata log vote from now on."""
+        """Make an observer of the metadata log a voter."""
         request = AddRaftVoterRequest(
             cluster_id=None,
             timeout_ms=timeout_ms(self._cluster),
@@ -387,7 +388,7 @@ class QuorumAdmin:
         await self._change(request, Subject("voter", str(node_id)))
 
     async def remove_voter(self, node_id: int, directory_id: bytes) -> None:
-        """Let a node vote no longer."""
+        """Remove a voter."""
         request = RemoveRaftVoterRequest(
             cluster_id=None, voter_id=node_id, voter_directory_id=directory_id
         )
@@ -404,7 +405,7 @@ class QuorumAdmin:
             try:
                 check(response.error_code, response.error_message, subject)
             except KafkaError as error:
-                # Only what says that nothing was done is tried again.
+                # Only errors that say that nothing was done are retried.
                 if is_refused_for_now(error):
                     raise
                 refused.append(error)

@@ -30,8 +30,8 @@ from headrace.protocol.messages.list_config_resources import ListConfigResources
 
 _SET, _DELETE = 0, 1
 
-# Kafka's codes for where a value comes from. Not taken from `headrace.config`, which knows all
-# settings of a broker and takes a command longer to import than to run.
+# Kafka's codes for the source of a value. Not taken from `headrace.config`, which has all settings
+# of a broker and takes longer to import than a command takes to run.
 _SOURCES = {
     1: "topic_config",
     2: "dynamic_broker_config",
@@ -43,12 +43,12 @@ _SOURCES = {
     8: "group_config",
 }
 
-# How the documentation of a setting begins that a broker accepts and makes no use of.
+# The start of the documentation of an accepted setting, which has no effect in headrace.
 NO_EFFECT = "No effect here:"
 
 
 class ResourceType(IntEnum):
-    """The kinds of resources that have settings, by Kafka's codes."""
+    """The types of resources that have settings, with Kafka's codes."""
 
     TOPIC = 2
     BROKER = 4
@@ -58,9 +58,9 @@ class ResourceType(IntEnum):
 
 
 class ConfigOwner(TypedDict, total=False):
-    """Whose settings are meant, as keyword arguments: one of them is given.
+    """The resource whose settings are read or changed, as exactly one keyword argument.
 
-    `broker_logger` is the id of a broker too: its settings are loggers, their values levels.
+    `broker_logger` is a broker id too: its settings are loggers, their values log levels.
     """
 
     topic: str | None
@@ -72,7 +72,7 @@ class ConfigOwner(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """One owner of settings."""
+    """A resource that has settings: its type and its name."""
 
     kind: ResourceType
     name: str
@@ -86,14 +86,14 @@ class ConfigResource:
 
     @property
     def node_id(self) -> int | None:
-        """The broker that alone can be asked, None where anyone can."""
+        """The only broker that knows the settings of this resource; None if every broker does."""
         of_a_broker = self.kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
         return int(self.name) if of_a_broker else None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A setting in effect, and where its value comes from. A sensitive value is None."""
+    """The effective value of a setting and its source. A sensitive value is None."""
 
     name: str
     value: str | None
@@ -105,12 +105,12 @@ class ConfigEntry:
 
     @property
     def has_effect(self) -> bool:
-        """Whether the broker makes use of it, and does not only accept it for Kafka's sake."""
+        """Whether the broker uses the setting, and does not only accept it for compatibility."""
         return not (self.documentation or "").startswith(NO_EFFECT)
 
 
 def config_resource(**owner: Unpack[ConfigOwner]) -> ConfigResource:
-    """The one that was named."""
+    """The resource that the keyword argument names; TypeError unless there is exactly one."""
     given = {key: value for key, value in owner.items() if value is not None}
     if len(given) != 1 or not given.keys() <= ConfigOwner.__annotations__.keys():
         raise TypeError(
@@ -132,13 +132,13 @@ def _kind_of(name: str) -> ResourceType:
 
 
 class ConfigAdmin:
-    """Commands about settings."""
+    """Commands about the settings of resources."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     async def describe(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
-        """Every setting of an owner, by name."""
+        """Every setting of a resource, by name."""
         resource = config_resource(**owner)
         request = DescribeConfigsRequest(
             resources=[
@@ -163,7 +163,7 @@ class ConfigAdmin:
         return result(await settle(self._cluster, [resource], ask, passes), resource)
 
     async def owners(self, kinds: Iterable[str]) -> dict[str, list[str]]:
-        """The names of all that can have settings, by kind, or of those of some kinds."""
+        """The names of the resources that can have settings, by kind: all kinds, or those given."""
         wanted = [_kind_of(kind) for kind in names_of(kinds, "kind")] or list(ResourceType)
         request = ListConfigResourcesRequest(resource_types=list(wanted))
 
@@ -182,7 +182,7 @@ class ConfigAdmin:
     async def alter(
         self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
     ) -> None:
-        """Set settings, or take them back to their defaults with None; the rest stay."""
+        """Set the values of settings, or delete them with None; other settings stay as they are."""
         resource = config_resource(**owner)
         deleted = [name for name, value in settings.items() if value is None]
         changed = config_texts({name: v for name, v in settings.items() if v is not None})
@@ -223,7 +223,7 @@ class ConfigAdmin:
         result(await settle(self._cluster, [resource], ask, asked_again), resource)
 
     async def _node_of(self, resource: ConfigResource, deadline: float) -> int | None:
-        """Only a broker itself knows its settings; anyone knows those of the others."""
+        """The broker to ask about a resource: itself for a broker and its loggers, else None."""
         node_id = resource.node_id
         if node_id is None:
             return None
@@ -238,7 +238,7 @@ class ConfigAdmin:
 
 
 def _failure(resource: ConfigResource, code: int, detail: str | None) -> KafkaError | None:
-    # The same text whether a topic is asked for its settings or for its partitions.
+    # The same text as when the partitions of an unknown topic are asked for.
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return unknown_topic(resource.name)
     return failure(code, detail, resource.subject)

@@ -1,4 +1,4 @@
-"""Feature levels of a cluster: what its brokers support, and what is switched on."""
+"""Feature levels of a cluster: the levels brokers support, and the finalized ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ _SOFTWARE = {"client_software_name": "headrace", "client_software_version": "adm
 
 @dataclass(frozen=True, slots=True)
 class FeatureDescription:
-    """A feature: the levels that a broker supports, and the one the cluster has.
+    """The supported levels of a feature on a broker, and the cluster's finalized level.
 
-    A feature at level 0 is off.
+    Level 0 means that the feature is off.
     """
 
     min_level: int
@@ -41,15 +41,15 @@ class Features:
 class UpdateFeaturesOptions(TypedDict, total=False):
     """The direction and mode of a change of feature levels; every flag is False by default."""
 
-    # Lower the levels; `unsafe` even if metadata is lost by that.
+    # Lower the levels; with `unsafe` even if metadata is lost by it.
     downgrade: bool
     unsafe: bool
-    # Change nothing, and raise the error that there would be.
+    # Change nothing, but raise the error that the change would give.
     validate_only: bool
 
 
 async def describe_features(cluster: ClusterClient) -> Features:
-    """The features as the broker that leads the cluster, or any, tells them."""
+    """The features as reported by the controller, or any broker if no controller is known."""
     target = ControllerRequests(cluster)
     deadline = cluster.deadline()
 
@@ -78,7 +78,7 @@ async def update_features(
     unsafe: bool = False,
     validate_only: bool = False,
 ) -> None:
-    """Set levels, all of them or none. It may be repeated: a level that is set stays."""
+    """Set feature levels, all or none. Idempotent: setting a level again changes nothing."""
     if unsafe and not downgrade:
         raise ValueError("unsafe=True is for downgrades; say downgrade=True too")
     kind = _UPGRADE

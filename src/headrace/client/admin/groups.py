@@ -1,4 +1,4 @@
-"""Consumer groups from outside: who is in them, what they have committed, and deleting them."""
+"""Administration of consumer groups: members, committed offsets, progress, deletion."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,17 +37,17 @@ from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFe
 from headrace.protocol.schema import RESPONSE_ELEMENTS_MAX, Message, schema_of
 from headrace.types import TopicPartition
 
-# The states in which a group has no members.
+# The group states without members.
 EMPTY, DEAD = "Empty", "Dead"
 
 _CONSUMER = "consumer"
-# Version 0, no topics, no user data.
+# An empty assignment: version 0, no topics, no user data.
 _NOTHING = bytes(2 + 4) + b"\xff" * 4
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as its coordinator lists it. State and type are "" where a broker is too old."""
+    """A group as its coordinator lists it. State and type are "" if the broker is too old."""
 
     name: str
     state: str
@@ -58,9 +58,9 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A live member. What it subscribes to and owns is None if it does not speak as consumers do.
+    """A live member. Subscription and assignment are None if it does not use the consumer protocol.
 
-    While a group rebalances nobody tells what its members subscribe to, so that is None too.
+    The subscription is also None during a rebalance, when the coordinator does not report it.
     """
 
     member_id: str
@@ -84,7 +84,7 @@ class GroupDescription:
 
 
 class GroupAdmin:
-    """Commands about groups. Errors that concern one of several are returned, not raised."""
+    """Commands about groups. Errors about one of several groups are returned, not raised."""
 
     def __init__(self, cluster: ClusterClient, coordinators: CoordinatorLookup) -> None:
         self._cluster = cluster
@@ -95,7 +95,7 @@ class GroupAdmin:
     ) -> dict[str, GroupListing]:
         """The groups of every broker, by name: all, or those in some states or of some types.
 
-        A broker too old to choose lists all it has.
+        A broker that is too old to filter lists all its groups.
         """
         deadline = self._cluster.deadline()
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
@@ -117,12 +117,12 @@ class GroupAdmin:
             return {name: found[name] for name in sorted(found)}
 
         listed = await self._cluster.retrying(ask, deadline)
-        # Whoever lists a group coordinates it, so nobody need be asked for that again.
+        # A broker lists the groups it coordinates, so their coordinators are known now.
         self._coordinators.remember({name: one.coordinator for name, one in listed.items()})
         return listed
 
     async def describe(self, names: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
-        """State, protocol and members of groups; GROUP_ID_NOT_FOUND for one that is not there."""
+        """The state, protocol and members of groups; GROUP_ID_NOT_FOUND for an unknown group."""
 
         async def ask(
             node: int, asked: list[str], deadline: float
@@ -134,7 +134,9 @@ class GroupAdmin:
         return await self._coordinators.ask(names, ask)
 
     async def delete(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
-        """Delete groups with all they have committed. Only groups without members can be."""
+        """Delete groups with all their committed offsets. Only groups without members can be
+        deleted.
+        """
 
         async def ask(node: int, asked: list[str], deadline: float) -> dict[str, KafkaError | None]:
             request = DeleteGroupsRequest(groups_names=asked)
@@ -148,15 +150,15 @@ class GroupAdmin:
 
 
 def group_failure(code: int, detail: str | None, group: str) -> KafkaError | None:
-    """The error a code about a group stands for, or None."""
-    # Kafka's words are kept where they say more, as of a group that is of another type.
+    """The KafkaError for an error code about a group, or None."""
+    # The broker's text is kept if it says more, such as that the group is of another type.
     if code == ErrorCode.GROUP_ID_NOT_FOUND and "not found" in (detail or "not found"):
         return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
     return failure(code, detail, Subject("group", group))
 
 
 def _group(described: DescribedGroup, node: int) -> GroupDescription | KafkaError:
-    # Before version 6 a group that is not there is described as dead.
+    # Before version 6 an unknown group is described as dead.
     gone = described.group_state == DEAD and not described.error_code
     code = ErrorCode.GROUP_ID_NOT_FOUND if gone else described.error_code
     error = group_failure(code, described.error_message, described.group_id)
@@ -176,14 +178,15 @@ def _group(described: DescribedGroup, node: int) -> GroupDescription | KafkaErro
 def _member(described: DescribedGroupMember, readable: bool) -> MemberDescription:
     subscription = assignment = None
     if readable:
-        # A subscription is told only of a group that is stable; an empty assignment is one.
+        # Subscriptions are reported only for a stable group; empty assignment bytes are an empty
+        # assignment.
         subscription = _read(ConsumerProtocolSubscription, described.member_metadata)
         assignment = _read(ConsumerProtocolAssignment, described.member_assignment or _NOTHING)
     return MemberDescription(
         described.member_id,
         described.group_instance_id,
         described.client_id,
-        # Java prints an address behind a slash, before which a name may stand.
+        # Java prints an address as `hostname/address`, with the hostname often empty.
         described.client_host.rpartition("/")[2],
         None if subscription is None else tuple(sorted(subscription.topics)),
         None
@@ -199,9 +202,9 @@ def _member(described: DescribedGroupMember, readable: bool) -> MemberDescriptio
 
 
 def _read(kind: type[Message], data: bytes) -> Any:
-    """The decoded subscription or assignment of a member; None if it cannot be read.
+    """The decoded subscription or assignment of a member; None if it cannot be decoded.
 
-    Versions of the consumer protocol only add fields at the end, so all can be read as the first.
+    Versions of the consumer protocol only add fields at the end, so all decode as version 0.
     """
     try:
         return decode(schema_of(kind, 0), data, 2, RESPONSE_ELEMENTS_MAX)[0] if data else None
@@ -214,7 +217,7 @@ _NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """The progress of a group in one partition. None stands for unknown."""
+    """The progress of a group in one partition. None means unknown."""
 
     tp: TopicPartition
     committed_offset: int | None
@@ -223,16 +226,16 @@ class GroupProgress:
 
     @property
     def lag(self) -> int | None:
-        """Records left to read; 0 if the log now ends before the committed offset."""
+        """The number of records left to read; 0 if the log ends before the committed offset."""
         if self.committed_offset is None or self.end_offset is None:
             return None
         return max(self.end_offset - self.committed_offset, 0)
 
 
 class GroupOffsetAdmin:
-    """Commands about the offsets of groups.
+    """Commands about the committed offsets of groups.
 
-    All of them may be sent again when an answer is lost: the second time finds what the first left.
+    All of them may be repeated when a response is lost: they are idempotent.
     """
 
     def __init__(self, cluster: ClusterClient, coordinators: CoordinatorLookup) -> None:
@@ -243,11 +246,11 @@ class GroupOffsetAdmin:
     async def committed(
         self, group: str, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Every offset the group has committed; none for a group that is not there.
+        """Every committed offset of the group; none for an unknown group.
 
-        With `require_stable` it waits for transactions under way that have offsets of the group.
+        With `require_stable` it waits for open transactions that have offsets of the group.
         """
-        # Before version 8 a request is about one group, and names it outside the list.
+        # Before version 8 a request is about one group, named outside the list.
         request = OffsetFetchRequest(
             group_id=group,
             topics=None,
@@ -274,7 +277,7 @@ class GroupOffsetAdmin:
     async def progress(
         self, groups: Sequence[GroupDescription]
     ) -> dict[str, tuple[GroupProgress, ...]]:
-        """The progress of groups in the partitions they have committed or own."""
+        """The progress of groups in the partitions they have committed or are assigned."""
         offsets = {group.name: await self.committed(group.name) for group in groups}
         owners = {
             group.name: {tp: member for member in group.members for tp in member.assignment or ()}
@@ -299,9 +302,9 @@ class GroupOffsetAdmin:
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Commit offsets for a group without members, as a consumer that only assigns does.
+        """Commit offsets for a group without members, as a consumer with assigned partitions does.
 
-        A group that is not there comes to be. One with members answers UNKNOWN_MEMBER_ID.
+        An unknown group is created. A group with members answers UNKNOWN_MEMBER_ID.
         """
 
         async def ask(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
@@ -329,7 +332,7 @@ class GroupOffsetAdmin:
     async def delete(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Forget what a group has committed in partitions of topics no member subscribes to."""
+        """Delete committed offsets of a group in topics that no member subscribes to."""
         request = OffsetDeleteRequest(
             group_id=group,
             topics=[
@@ -351,7 +354,7 @@ class GroupOffsetAdmin:
         return await self._coordinators.ask_one(group, ask)
 
     async def _names(self, topics: Sequence[Any], deadline: float) -> dict[bytes, str]:
-        """The names of topics by id, if an answer is of a version that has ids alone."""
+        """The topic names by id, needed if the response's version names topics by id only."""
         if all(topic.name for topic in topics):
             return {}
         view = await self._cluster.refresh(None, deadline)
@@ -381,7 +384,7 @@ def _committed(number: int, committed: OffsetAndMetadata) -> OffsetCommitRequest
 def _partitions(
     topics: Sequence[Any], names: Mapping[bytes, str]
 ) -> Iterator[tuple[TopicPartition, Any]]:
-    """The partitions of an answer. An id without a name is of a topic that was deleted."""
+    """The partitions of a response. A topic id without a name is of a deleted topic."""
     for topic in topics:
         name = topic.name or names.get(topic.topic_id)
         if name:
@@ -392,7 +395,7 @@ def _partitions(
 def _outcomes(
     topics: Sequence[Any], names: Mapping[bytes, str]
 ) -> dict[TopicPartition, KafkaError | None]:
-    """The outcome in each partition; raises what calls for sending the command again."""
+    """The outcome of each partition; raises an error after which the command is sent again."""
     outcomes = {}
     for tp, partition in _partitions(topics, names):
         error = failure(partition.error_code, subject=Subject("partition", str(tp)))

@@ -1,13 +1,13 @@
-"""Plans of replica assignments that move as little data as they can.
+"""Plans of replica assignments that move as little data as possible.
 
 In order of their weight, the aims are:
 
-1. Every replica is on one of the brokers that may have some, and no broker has two of a partition.
+1. Every replica is on one of the given brokers, and no broker has two replicas of a partition.
 2. No rack gets a second replica of a partition before every rack has one.
-3. Brokers have as many replicas as each other, give or take one.
-4. Nothing moves that need not. Of what could, the topic goes that is spread least evenly, and of
-   its partitions the smallest.
-5. Brokers are the preferred leaders of as many partitions as each other. That moves no data.
+3. The replica counts of brokers differ by one at most.
+4. Nothing moves without need. Of the topics that could move, the one that is spread least evenly
+   does, and of its partitions the smallest.
+5. The preferred-leader counts of brokers are as equal as possible. That moves no data.
 
 Rule: the same arguments give the same plan, in whatever order mappings hold them.
 """
@@ -24,12 +24,12 @@ Assignment = Mapping[TopicPartition, tuple[int, ...]]
 
 
 class CannotPlan(HeadraceError):
-    """There is no assignment that does what was asked for; the text says why."""
+    """No assignment satisfies the request; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentPlan:
-    """New replicas of the partitions that change, and what these had before."""
+    """The new replicas of the partitions that change, and their replicas before."""
 
     before: Assignment
     after: Assignment
@@ -43,7 +43,7 @@ class ReassignmentPlan:
         }
 
     def moved_bytes(self, sizes: Mapping[TopicPartition, int]) -> int:
-        """The bytes that are copied between brokers."""
+        """The number of bytes that are copied between brokers."""
         return sum(sizes.get(tp, 0) * len(new) for tp, new in self.added().items())
 
 
@@ -55,10 +55,9 @@ def make_plan(
     balance: bool = True,
     replication_factor: int | None = None,
 ) -> ReassignmentPlan:
-    """Plan the partitions of `assignment` onto `brokers`, which come with their racks.
+    """Plan the partitions of `assignment` onto `brokers`, given with their racks.
 
-    Without `balance` only replicas move that are on other brokers. CannotPlan if there are too few
-    brokers.
+    Without `balance` only replicas on other brokers move. CannotPlan if there are too few brokers.
     """
     if not brokers:
         raise CannotPlan("no broker is left to have replicas")
@@ -77,7 +76,7 @@ def make_plan(
     while state.even_out(balance):
         pass
     after = state.replicas()
-    # First within each topic, because one may be busier than the others, then over all of them.
+    # First within each topic, because a topic may be busier than the others, then over all topics.
     for topic in sorted({tp.topic for tp in assignment}):
         of_topic = {tp: replicas for tp, replicas in after.items() if tp.topic == topic}
         after |= _with_even_leaders(brokers, of_topic)
@@ -89,10 +88,11 @@ def make_plan(
 
 
 class _PlannedReplicas:
-    """Replicas while they are moved about.
+    """The replica assignment while it is being changed.
 
-    Invariant: `load` counts the replicas on each broker, `_on[broker][topic]` has those of a topic
-    that are where they were, at first the smallest first, and `_moved[broker]` those that came.
+    Invariant: `load` counts the replicas on each broker; `_on[broker][topic]` has the topic's
+    replicas that have not moved, at first the smallest first; `_moved[broker]` has those moved to
+    the broker.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class _PlannedReplicas:
         return {tp: tuple(slots) for tp, slots in self._slots.items()}
 
     def resize(self, tp: TopicPartition, wanted: int) -> None:
-        """Give a partition so many replicas, all of them on brokers that may have some."""
+        """Give a partition `wanted` replicas, all of them on the given brokers."""
         slots = self._slots[tp]
         for index, broker in enumerate(slots):
             if broker not in self.load and index < wanted:
@@ -138,7 +138,7 @@ class _PlannedReplicas:
             self._enter(tp, broker)
 
     def mend_racks(self, tp: TopicPartition) -> None:
-        """Move replicas of a partition until no rack has more of them than it must."""
+        """Move replicas of a partition until the racks share them as evenly as possible."""
         slots = self._slots[tp]
         while True:
             crowding = self._crowding(tp)
@@ -154,7 +154,7 @@ class _PlannedReplicas:
             self._put(tp, slots.index(best[4]), best[3])
 
     def even_out(self, balance: bool) -> bool:
-        """Take one replica off a broker that has too many; whether that could be done."""
+        """Take one replica off a broker that has too many; returns whether that was possible."""
         for source in sorted(self.load, key=lambda broker: (-self.load[broker], broker)):
             sinks = [broker for broker in self.load if self.load[broker] <= self.load[source] - 2]
             sinks.sort(key=lambda broker: (self.load[broker], broker))
@@ -169,7 +169,7 @@ class _PlannedReplicas:
         return False
 
     def _path(self, source: int, sinks: list[int], balance: bool) -> list[int] | None:
-        """Brokers each of which can hand a replica to the next, from one to the least loaded."""
+        """A chain of brokers, each able to pass a replica to the next, from `source` to a sink."""
         came_from = {source: source}
         waiting = deque([source])
         while waiting:
@@ -187,12 +187,14 @@ class _PlannedReplicas:
         return None
 
     def _shift(self, path: list[int], balance: bool) -> bool:
-        """Hand a replica on along a path that begins at its sink; whether that could be done."""
+        """Pass a replica along each step of a path that begins at its sink; returns whether it
+        worked.
+        """
         done: list[tuple[TopicPartition, int, int]] = []
         for new, old in pairwise(path):
             tp = self._movable(old, new, balance)
             if tp is None:
-                # A step before took the replica that this one was to hand on.
+                # An earlier step took the replica that this step was to pass on.
                 for moved, index, broker in reversed(done):
                     self._put(moved, index, broker)
                 return False
@@ -202,7 +204,7 @@ class _PlannedReplicas:
         return True
 
     def _movable(self, source: int, sink: int, balance: bool) -> TopicPartition | None:
-        """The replica that had best go from one broker to another, if any may."""
+        """The best replica to move from one broker to another, or None if none may move."""
         here, there = self._topics[source], self._topics[sink]
 
         def gap(topic: str) -> tuple[int, str]:
@@ -226,13 +228,15 @@ class _PlannedReplicas:
         return self._crowding(tp, source, sink) <= self._crowding(tp)
 
     def _crowding(self, tp: TopicPartition, old: int = -1, new: int = -1) -> int:
-        """Less, the more evenly racks share a partition; after a move from `old` to `new`."""
+        """The unevenness of a partition over racks, after a move from `old` to `new`. Lower is
+        better.
+        """
         brokers = [new if broker == old else broker for broker in self._slots[tp]]
         shares = Counter(self._racks[broker] for broker in brokers if broker in self._racks)
         return sum(share * share for share in shares.values())
 
     def _best(self, tp: TopicPartition) -> int:
-        """The broker that had best get one more replica of a partition."""
+        """The best broker for an additional replica of a partition."""
         slots = self._slots[tp]
         taken = Counter(self._racks[broker] for broker in slots if broker in self._racks)
         return min(
@@ -276,11 +280,11 @@ class _PlannedReplicas:
 def _with_even_leaders(
     brokers: Mapping[int, str | None], replicas: Assignment
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """The same replicas, with other ones first where that makes brokers lead equally often.
+    """The same replicas, reordered so that brokers are preferred leaders equally often.
 
-    A broker that leads too often hands a partition to one of its other replicas, and if these lead
-    too often themselves, they hand on one of theirs: the shortest such way to a broker that leads
-    too rarely. When no way is left, no other order is more even.
+    A broker that leads too often passes a partition to one of its other replicas, and if that
+    broker leads too often itself, it passes on one of its own: along the shortest such path to a
+    broker that leads too rarely. When no path is left, no other order is more even.
     """
     leads = dict.fromkeys(sorted(brokers), 0)
     leader = {tp: replicas[tp][0] for tp in sorted(replicas)}
@@ -316,7 +320,7 @@ def _with_even_leaders(
 def _handovers(
     leads: Mapping[int, int], handed: Mapping[int, Mapping[int, Mapping[TopicPartition, None]]]
 ) -> Iterator[list[int]]:
-    """The ways from brokers that lead too often, the worst first, to those that lead least."""
+    """The paths from brokers that lead too often, the worst first, to those that lead least."""
     for source in sorted(leads, key=lambda lead: (-leads[lead], lead)):
         came_from = {source: source}
         waiting = deque([source])

@@ -1,4 +1,4 @@
-"""Replicas moved between brokers, and leaders elected."""
+"""Partition reassignments and leader elections."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way.
+    """A partition whose replicas are being moved.
 
-    `replicas` are all it has now: those it will have, in their order, and those that go.
+    `replicas` are all present ones: the target replicas, in their order, and those to be removed.
     """
 
     replicas: tuple[int, ...]
@@ -41,12 +41,12 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas it will have, the preferred leader first."""
+        """The replicas after the move, the preferred leader first."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
 class ReassignmentAdmin:
-    """Commands about where partitions are, and who leads them."""
+    """Commands about reassignments and leader elections."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
@@ -57,7 +57,7 @@ class ReassignmentAdmin:
         *,
         allow_replication_factor_change: bool,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Begin moves, or cancel those whose target is None; each has its own outcome."""
+        """Start reassignments, or cancel those whose target is None; each has its own outcome."""
         target = ControllerRequests(self._cluster)
 
         async def ask(
@@ -77,7 +77,7 @@ class ReassignmentAdmin:
                     for name, numbers in by_topic(missing).items()
                 ],
             )
-            # Once more does no harm: the same target again changes nothing.
+            # Repeating does no harm: setting the same target again changes nothing.
             response = await target.send(request, deadline)
             check(response.error_code, response.error_message)
             return {
@@ -94,7 +94,7 @@ class ReassignmentAdmin:
     async def listed(
         self, partitions: Sequence[TopicPartition] | None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way: all, or those of some partitions."""
+        """The reassignments under way: all, or those of some partitions."""
         target = ControllerRequests(self._cluster)
         deadline = self._cluster.deadline()
         topics = None
@@ -126,7 +126,7 @@ class ReassignmentAdmin:
     async def elect(
         self, partitions: Sequence[TopicPartition] | None, *, unclean: bool
     ) -> dict[TopicPartition, bool | KafkaError]:
-        """Whether each partition got another leader; with None only those that did, or failed."""
+        """Whether each partition's leader changed; for None only changed or failed partitions."""
         target = ControllerRequests(self._cluster)
         if partitions is None:
             deadline = self._cluster.deadline()
@@ -159,7 +159,7 @@ class ReassignmentAdmin:
             topic_partitions=topics,
             timeout_ms=timeout_ms(self._cluster),
         )
-        # Once more does no harm: who is elected already is not needed to be again.
+        # Repeating does no harm: a leader that is already elected stays.
         response = await target.send(request, deadline)
         check(response.error_code)
         outcomes: dict[TopicPartition, bool | KafkaError] = {}

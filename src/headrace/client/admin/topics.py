@@ -1,4 +1,4 @@
-"""Topics: created, listed, described, deleted; offsets and eligible leaders of partitions."""
+"""Administration of topics, and of the offsets and eligible leader replicas of partitions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ BROKER_DEFAULT = -1
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created; -1 leaves a number to the broker's defaults."""
+    """A topic to create; -1 takes the broker's default for a number."""
 
     name: str
     partitions: int = BROKER_DEFAULT
@@ -95,7 +95,7 @@ class TopicAdmin:
         }
 
     async def describe(self, names: Sequence[str]) -> dict[str, TopicInfo | KafkaError]:
-        """The named topics as they are now."""
+        """The current description of the named topics."""
 
         async def ask(missing: list[str], deadline: float) -> dict[str, TopicInfo | KafkaError]:
             view = await self._cluster.refresh(missing, deadline)
@@ -152,7 +152,7 @@ class TopicAdmin:
         return await settle(self._cluster, names, ask, is_refused_for_now)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaError | None]:
-        """Raise the numbers of topics' partitions; each has its own outcome."""
+        """Raise the partition counts of topics; each topic has its own outcome."""
         target = ControllerRequests(self._cluster)
 
         async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
@@ -283,7 +283,7 @@ class OffsetAdmin:
                     ],
                     timeout_ms=timeout_ms(self._cluster),
                 )
-                # Once more does no harm: what is gone is gone.
+                # Repeating does no harm: deleted records stay deleted.
                 response = await self._cluster.call(request, deadline, leader)
                 for topic in response.topics:
                     for partition in topic.partitions:
@@ -305,9 +305,9 @@ class OffsetAdmin:
 
 @dataclass(frozen=True, slots=True)
 class EligibleReplicas:
-    """The replicas of a partition that are out of sync and yet sure to have every committed record.
+    """The replicas of a partition that are not in sync but have every committed record.
 
-    `last_known` were so, or in sync, until their brokers restarted uncleanly.
+    `last_known` were eligible, or in sync, until their brokers restarted uncleanly.
     """
 
     eligible: tuple[int, ...] = ()
@@ -317,7 +317,7 @@ class EligibleReplicas:
 async def describe_eligible_replicas(
     cluster: ClusterClient, topics: Sequence[str]
 ) -> dict[TopicPartition, EligibleReplicas]:
-    """The partitions of topics that have any; none of a broker too old to tell."""
+    """The partitions of topics that have eligible replicas; none if the broker is too old."""
     target = ControllerRequests(cluster)
     deadline = cluster.deadline()
     found: dict[TopicPartition, EligibleReplicas] = {}

@@ -1,4 +1,4 @@
-"""Transactions from outside: which there are, who is in them, and ending those that hang."""
+"""Administration of transactions: listing, describing, fencing, and aborting hanging ones."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,14 +29,14 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.types import TopicPartition
 
-# How long a producer that is fenced had for its transactions does not matter any more.
+# The transaction timeout sent when fencing; it has no effect on a fenced producer.
 _TIMEOUT_MS = 60_000
-# Between two looks whether what a fenced producer had open is aborted.
+# The pause between checks whether a fenced producer's transaction is aborted.
 _PAUSE_S = 0.05
 _ANY_DURATION = -1
 _PATTERNS_SINCE = 2
 
-# Kafka's states of a transactional id, and those in which it has a transaction.
+# Kafka's states of a transactional id, and the states in which a transaction is open.
 STATES = (
     "Empty",
     "Ongoing",
@@ -64,7 +64,7 @@ class TransactionListing:
 class TransactionDescription:
     """A transactional id and its transaction, if one is open or ending.
 
-    `start_ms` is None where none is, and `partitions` are those it has written to.
+    Without a transaction `start_ms` is None; `partitions` are those the transaction has written to.
     """
 
     transactional_id: str
@@ -79,7 +79,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """A producer in a partition. `transaction_start_offset` is None without a transaction."""
+    """A producer's state in a partition. `transaction_start_offset` is None outside of one."""
 
     producer_id: int
     producer_epoch: int
@@ -90,14 +90,14 @@ class ProducerState:
 
 
 class FencedProducer(NamedTuple):
-    """The producer id of a transactional id, and the epoch that nobody has."""
+    """The producer id of a fenced transactional id, and the epoch after the fencing."""
 
     producer_id: int
     epoch: int
 
 
 class TransactionAdmin:
-    """Commands about transactions. Errors that concern one of several are returned, not raised."""
+    """Commands about transactions. Errors about one of several ids are returned, not raised."""
 
     def __init__(self, cluster: ClusterClient, coordinators: CoordinatorLookup) -> None:
         self._cluster = cluster
@@ -110,7 +110,7 @@ class TransactionAdmin:
         duration_ms: int | None,
         pattern: str | None = None,
     ) -> dict[str, TransactionListing]:
-        """The transactional ids of every broker: all, or those that fit every condition."""
+        """The transactional ids of every broker: all, or those that match every condition."""
         deadline = self._cluster.deadline()
         request = ListTransactionsRequest(
             state_filters=list(states),
@@ -139,7 +139,9 @@ class TransactionAdmin:
         return await self._cluster.retrying(ask, deadline)
 
     async def _check_patterns(self, node: int, deadline: float) -> None:
-        """KafkaError if a broker knows no patterns: it would list all transactional ids."""
+        """Raise KafkaError if the broker cannot filter by pattern: it would list all transactional
+        ids.
+        """
         connection = await self._cluster.connection(node, deadline)
         if connection.version_of(Api.LIST_TRANSACTIONS) < _PATTERNS_SINCE:
             raise KafkaError(
@@ -149,7 +151,7 @@ class TransactionAdmin:
     async def describe(
         self, names: Sequence[str]
     ) -> dict[str, TransactionDescription | KafkaError]:
-        """State, producer and partitions; TRANSACTIONAL_ID_NOT_FOUND for one that is not there."""
+        """State, producer and partitions of ids; TRANSACTIONAL_ID_NOT_FOUND for an unknown id."""
 
         async def ask(
             node: int, asked: list[str], deadline: float
@@ -166,7 +168,7 @@ class TransactionAdmin:
     async def producers(
         self, partitions: Iterable[TopicPartition], broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
-        """The producers that the leaders of partitions remember, or the replicas on one broker."""
+        """The producers known to the leaders of partitions, or to the replicas on one broker."""
 
         async def ask(
             missing: list[TopicPartition], deadline: float
@@ -188,7 +190,7 @@ class TransactionAdmin:
             return outcomes
 
         def asked_again(error: KafkaError) -> bool:
-            # A chosen broker without the partition will not get it by being asked again.
+            # A chosen broker without the partition will not get it by a retry.
             absent = broker_id is not None and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
             return passes(error) and not absent
 
@@ -197,7 +199,7 @@ class TransactionAdmin:
     async def _holders(
         self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: float
     ) -> Mapping[int, Sequence[TopicPartition]]:
-        """The partitions by the broker to ask about them."""
+        """The partitions grouped by the broker to ask about them."""
         if broker_id is None:
             return await self._cluster.by_leader(partitions, deadline)
         known = sorted(self._cluster.view.brokers)
@@ -209,13 +211,13 @@ class TransactionAdmin:
         return {broker_id: partitions}
 
     async def abort(self, tp: TopicPartition, producer: ProducerState) -> None:
-        """Write the marker that ends a producer's transaction in one partition, as aborted."""
+        """Abort a producer's transaction in one partition by writing the marker."""
         marker = WritableTxnMarker(
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             transaction_result=False,
             topics=[WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
-            # A transaction without any marker before it knows no coordinator.
+            # A transaction without any marker before it knows no coordinator epoch.
             coordinator_epoch=max(producer.coordinator_epoch, 0),
         )
         request = WriteTxnMarkersRequest(markers=[marker])
@@ -223,7 +225,7 @@ class TransactionAdmin:
 
         async def ask() -> None:
             leader = (await self._cluster.partition(tp, deadline)).leader
-            # Twice does no harm: the second marker ends nothing.
+            # Repeating does no harm: a second marker ends nothing.
             response = await self._cluster.call(request, deadline, leader)
             for answered in response.markers:
                 for topic in answered.topics:
@@ -233,7 +235,7 @@ class TransactionAdmin:
         await self._cluster.retrying(ask, deadline)
 
     async def fence(self, names: Sequence[str]) -> dict[str, FencedProducer | KafkaError]:
-        """Take transactional ids away from their producers, and abort what those have open."""
+        """Fence the producers of transactional ids, and abort their open transactions."""
 
         async def ask(
             node: int, asked: list[str], deadline: float
@@ -262,7 +264,7 @@ def open_producer(
     producer_id: int | None,
     start_offset: int | None,
 ) -> ProducerState:
-    """The one producer with an open transaction that is meant; KafkaError if there is none."""
+    """The producer with the chosen open transaction; KafkaError if no producer matches."""
     for producer in producers:
         if producer.transaction_start_offset is None:
             continue
@@ -284,7 +286,9 @@ def hanging(
     *,
     before_ms: int,
 ) -> dict[TopicPartition, list[ProducerState]]:
-    """Open transactions last written to before a time that no coordinator is going to end."""
+    """The hanging transactions: open, last written before `before_ms`, and in no coordinator's
+    state.
+    """
     known = {
         (transaction.producer_id, tp) for transaction in described for tp in transaction.partitions
     }

@@ -1,1 +1,1 @@
-"""Records from brokers: subscriptions, groups, fetching, offsets."""
+"""The consumer: subscriptions, group membership, fetching, offsets."""

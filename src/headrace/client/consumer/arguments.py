@@ -1,4 +1,4 @@
-"""Arguments of consumer calls, checked and in one form."""
+"""Argument checks of consumer calls, and conversion to one type."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ def partitions_of(given: Iterable[Any]) -> list[TopicPartition]:
 
 
 def partition_of(given: Any) -> TopicPartition:
-    """One partition, which may be a plain tuple."""
+    """The partition as a TopicPartition; a plain tuple is accepted."""
     if not is_partition(given):
         raise TypeError(
             f"{given!r} is no partition; give TopicPartition(topic, number), for example"
@@ -72,7 +72,7 @@ def topics_of(given: Any) -> frozenset[str]:
 
 
 def pattern_of(given: Any) -> re.Pattern[str]:
-    """A pattern for topic names, which may be text."""
+    """A pattern for topic names; a str is compiled."""
     if isinstance(given, re.Pattern) and isinstance(given.pattern, str):
         return given
     if not isinstance(given, str):
@@ -93,7 +93,7 @@ def offset_of(given: Any, name: str = "offset") -> int:
 
 
 def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets to commit; a plain number stands for one without metadata."""
+    """Offsets to commit; a plain number is an offset without metadata."""
     if not isinstance(given, Mapping):
         raise TypeError(f"offsets are a dict of partitions, such as {{tp: 42}}, not {given!r}")
     found = {}
@@ -105,7 +105,7 @@ def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def group_of(given: Any) -> ConsumerGroupMetadata:
-    """Whose offsets are committed; the name of a group stands for nobody in particular in it."""
+    """The group and member that commit offsets; a group name alone means no particular member."""
     group = ConsumerGroupMetadata(given) if isinstance(given, str) else given
     if not isinstance(group, ConsumerGroupMetadata):
         raise TypeError(
@@ -117,7 +117,7 @@ def group_of(given: Any) -> ConsumerGroupMetadata:
 
 
 def times_of(given: Any) -> dict[TopicPartition, int]:
-    """Times in milliseconds since the epoch to look for."""
+    """Times to look up, in milliseconds since the epoch."""
     if not isinstance(given, Mapping):
         raise TypeError(f"times are a dict of partitions, such as {{tp: 0}}, not {given!r}")
     return {partition_of(tp): offset_of(ms, "a time in ms") for tp, ms in given.items()}
@@ -133,7 +133,7 @@ def count_of(given: Any, name: str, least: int = 1) -> int:
 
 
 def seconds_of(given: Any, name: str = "timeout_ms") -> float | None:
-    """A timeout in milliseconds, as seconds; None waits for ever."""
+    """A timeout in milliseconds converted to seconds; None waits for ever."""
     if given is None:
         return None
     if not isinstance(given, int | float) or isinstance(given, bool):

@@ -1,7 +1,7 @@
-"""Decoded columns as Arrow sees them: one record batch for what a poll returns.
+"""Arrow record batches from decoded columns: one batch for each `poll_arrow`.
 
-Pure. Rule: the columns of one partition are wrapped where they lie; only several are copied, to put
-them one after the other.
+Pure. Rule: the columns of a single partition are wrapped without a copy; those of several
+partitions are copied to concatenate them.
 """
 
 from collections.abc import Sequence
@@ -85,27 +85,27 @@ def _arrays(
 def wrapped(
     kind: Any, count: int, buffers: Sequence[Buffer | None], nulls: int = 0, children: Any = None
 ) -> Any:
-    """An array over the same memory."""
+    """An Arrow array over existing buffers, without a copy."""
     pa = _pyarrow()
     memory = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
     return pa.Array.from_buffers(kind, count, memory, nulls, children=children)
 
 
 def cells(kind: Any, column: BinaryColumn) -> Any:
-    """An array of `binary` or `string` over the memory of a column."""
+    """A `binary` or `string` array over the buffers of a column."""
     buffers = [_validity(column), column.offsets, column.data]
     return wrapped(kind, column.length, buffers, column.null_count)
 
 
 def _validity(column: BinaryColumn) -> Buffer | None:
-    """The bits of a column from its row 0 on."""
+    """The validity bits of a column, starting at its row 0."""
     if column.validity is None or column.null_count == 0:
         return None
     if column.validity_start == 0:
         return column.validity
     pa = _pyarrow()
     # A slice may start within a byte. Arrow can read from there for all buffers of an array alike,
-    # but the offsets do start at row 0, so the bits are brought there too.
+    # but the offsets do start at row 0, so the bits are moved there too.
     bits = pa.Array.from_buffers(
         pa.bool_(), column.length, [None, pa.py_buffer(column.validity)], 0, column.validity_start
     )

@@ -28,10 +28,10 @@ Assignment: TypeAlias = dict[str, list[TopicPartition]]
 
 
 class Assignor(ABC):
-    """A strategy by which the leader of a group shares out partitions.
+    """A strategy by which the leader of a group assigns the partitions.
 
     It has no state, so that every member would decide the same. Unlike Kafka: racks are carried
-    along and not looked at.
+    along and ignored.
     """
 
     name: ClassVar[str]
@@ -39,23 +39,23 @@ class Assignor(ABC):
     is_cooperative: ClassVar[bool] = False
 
     def user_data(self, previous: Iterable[TopicPartition], generation: int) -> bytes | None:
-        """The user data that a member sends the leader besides its topics; mostly none."""
+        """The user data that a member sends the leader besides its topics; usually None."""
         return None
 
     @abstractmethod
     def assign(
         self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
-        """Share out the partitions of all topics that exist among those who subscribe to them.
+        """Assign the partitions of all existing topics to the members that subscribe to them.
 
         Every member has an entry, which may be empty.
         """
 
 
 def member_order(members: Mapping[str, MemberSubscription]) -> list[str]:
-    """The members as Java orders them: static ones by their instance ids, then the others.
+    """The members in Java's order: static members by their instance ids, then the others.
 
-    Ids of members change with every start, instance ids do not.
+    Member ids change with every start, instance ids do not.
     """
 
     def key(member_id: str) -> tuple[bool, str, str]:
@@ -74,14 +74,14 @@ def subscribers(members: Mapping[str, MemberSubscription]) -> dict[str, list[str
     return dict(sorted(found.items()))
 
 
-# Partitions shared out evenly, moving as few as possible from where they were.
+# Partitions distributed evenly, moving as few as possible from their previous owners.
 #
 # Topics with the same subscribers are one class: their partitions can be exchanged for one another.
-# First everybody keeps what it had, then what nobody has goes to whoever has least, and then
-# partitions wander from those with more to those with less, along the shortest way there is:
-# directly, or through members that give one and take one. Rule: when no such way leads from a
-# member to another with at least two more, no assignment is more even (it is an optimal semi-
-# matching).
+# First every member keeps its partitions, then unowned partitions go to the members with the
+# fewest, and then partitions move from members with more to members with fewer, along the shortest
+# path: directly, or through members that pass one on and get one. Rule: when no such path leads to
+# a member from another with at least two more, no assignment is more even (it is an optimal
+# semi-matching).
 
 
 class AssignmentBuilder:
@@ -97,7 +97,7 @@ class AssignmentBuilder:
         self._members = members
         number_of = {member_id: number for number, member_id in enumerate(members)}
         self._loads = [0] * len(members)
-        # For each class, by the numbers of its subscribers, the partitions each of them has.
+        # For each class: subscriber number to the partitions of the class that it has.
         self._held: list[dict[int, list[TopicPartition]]] = []
         self._classes_of: list[list[int]] = [[] for _ in members]
         free: list[list[TopicPartition]] = []
@@ -115,7 +115,7 @@ class AssignmentBuilder:
                         self._loads[owner] += 1
                     else:
                         free[-1].append(tp)
-        # What nobody had before: moving it again takes nothing from anybody.
+        # Partitions without a previous owner: moving them again takes nothing from an owner.
         self._fresh = {tp for partitions in free for tp in partitions}
         for held, partitions in zip(self._held, free, strict=True):
             self._give_out(held, partitions)
@@ -134,7 +134,7 @@ class AssignmentBuilder:
 
     def level(self) -> None:
         """Move partitions until no move makes the assignment more even."""
-        # First those that nobody had: then fewer have to be taken from their owners.
+        # First partitions without a previous owner: then fewer have to be taken from their owners.
         self._level(fresh_only=True)
         self._level(fresh_only=False)
 
@@ -142,8 +142,8 @@ class AssignmentBuilder:
         queue = [(load, number) for number, load in enumerate(self._loads)]
         heapify(queue)
         while queue:
-            # Those with least first: who finds nothing then will not find anything later either,
-            # because all it could be given by has nothing to spare for those with even less.
+            # The least loaded receivers first: a receiver that finds no donor now never will, since
+            # its donors have nothing to spare for receivers with even less.
             number = queue[0][1]
             if self._relieve_another(number, fresh_only=fresh_only):
                 heapreplace(queue, (self._loads[number], number))
@@ -153,20 +153,21 @@ class AssignmentBuilder:
     def _give_out(
         self, held: dict[int, list[TopicPartition]], partitions: Iterable[TopicPartition]
     ) -> None:
-        """Give what nobody had of a class to whoever has least."""
+        """Assign the unowned partitions of a class to the members with the fewest."""
         queue = [(self._loads[number], number) for number in held]
         heapify(queue)
         for tp in partitions:
             load, number = queue[0]
-            # What is new comes last, and leaves first if it has to.
+            # New partitions are last in the list, and moved first if need be.
             held[number].append(tp)
             self._loads[number] += 1
             heapreplace(queue, (load + 1, number))
 
     def _relieve_another(self, receiver: int, *, fresh_only: bool) -> bool:
-        """Give a member one more, at the end of a chain, from one that has at least two more."""
+        """Give a member one more partition, along a chain from a member with at least two more."""
         enough = self._loads[receiver] + 2
-        # Where each member reached would pass a partition on to, and of which class it would be.
+        # The receiver that each reached member would pass a partition to, and the partition's
+        # class.
         passes_to: dict[int, tuple[int, int]] = {receiver: (receiver, -1)}
         level = [receiver]
         seen_classes: set[int] = set()
@@ -207,7 +208,7 @@ def _classes(
     subscribers: Mapping[str, Sequence[str]],
     number_of: Mapping[str, int],
 ) -> list[tuple[tuple[int, ...], list[str]]]:
-    """Subscribers and topics of each class, those with least choice first."""
+    """The subscribers and topics of each class, classes with the fewest subscribers first."""
     topics_of: dict[tuple[int, ...], list[str]] = {}
     for topic, readers in subscribers.items():
         if partition_counts.get(topic, 0) > 0:
@@ -215,14 +216,14 @@ def _classes(
     return sorted(topics_of.items(), key=lambda item: (len(item[0]), item))
 
 
-# Range assignment: each topic is cut into ranges, one for each of its subscribers.
+# Range assignment: each topic is cut into ranges, one for each subscriber.
 #
 # Topics with as many partitions and the same subscribers are cut alike, so that records with the
 # same key in both meet in one member.
 
 
 class RangeAssignor(Assignor):
-    """Kafka's `range`, the default."""
+    """Kafka's `range`, the default: a contiguous range of each topic for each subscriber."""
 
     name = "range"
 
@@ -234,7 +235,7 @@ class RangeAssignor(Assignor):
             size, longer = divmod(partition_counts.get(topic, 0), len(readers))
             start = 0
             for place, member_id in enumerate(readers):
-                # The first members have one more, until the remainder is used up.
+                # The first members get one more, until the remainder is used up.
                 end = start + size + (place < longer)
                 assignment[member_id] += [TopicPartition(topic, n) for n in range(start, end)]
                 start = end
@@ -242,7 +243,7 @@ class RangeAssignor(Assignor):
 
 
 class RoundRobinAssignor(Assignor):
-    """Kafka's `roundrobin`: even where all subscribe to the same topics."""
+    """Kafka's `roundrobin`: even where all members subscribe to the same topics."""
 
     name = "roundrobin"
 
@@ -254,21 +255,22 @@ class RoundRobinAssignor(Assignor):
         for topic, readers in subscribers(members).items():
             allowed = set(readers)
             for number in range(partition_counts.get(topic, 0)):
-                # Who does not read the topic is passed over and loses its turn, as in Java.
+                # A member that does not subscribe to the topic is skipped and loses its turn, as in
+                # Java.
                 member_id = next(turn for turn in turns if turn in allowed)
                 assignment[member_id].append(TopicPartition(topic, number))
         return assignment
 
 
-# Sticky assignment: as even as can be, and everybody keeps what it can (KIP-54, KIP-429).
+# Sticky assignment: as even as possible, and members keep what they can (KIP-54, KIP-429).
 #
-# `sticky` members give up all they have before they join, and tell the leader what that was;
-# `cooperative-sticky` members keep it. Their leader gives a partition to a new owner only when the
-# old one does not claim it any more, which takes a second rebalance.
+# `sticky` members revoke all their partitions before they join, and list them for the leader;
+# `cooperative-sticky` members keep them. Their leader gives a partition to a new owner only when
+# the old one does not claim it any more, which takes a second rebalance.
 
 
 class StickyAssignor(Assignor):
-    """Kafka's `sticky`: members tell in their user data what they had, and in which generation."""
+    """Kafka's `sticky`: the user data has a member's previous partitions and their generation."""
 
     name = "sticky"
 
@@ -279,7 +281,7 @@ class StickyAssignor(Assignor):
         self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
         claims = {
-            # Some say it in the field meant for cooperative members instead.
+            # Some clients send it in the field meant for cooperative members instead.
             member_id: decode_previous(one.user_data) or (one.owned, one.generation)
             for member_id, one in members.items()
         }
@@ -287,13 +289,13 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(Assignor):
-    """Kafka's `cooperative-sticky`: no partition has a new owner before the old one let it go."""
+    """Kafka's `cooperative-sticky`: a partition changes owner only after the old one revoked it."""
 
     name = "cooperative-sticky"
     is_cooperative = True
 
     def user_data(self, previous: Iterable[TopicPartition], generation: int) -> bytes | None:
-        # Members before version 2 of the subscription look for the generation here.
+        # The leader reads the generation from here for members before subscription version 2.
         return encode_generation(generation)
 
     def assign(
@@ -330,7 +332,9 @@ def _balanced(
 def _owners(
     claims: Mapping[str, tuple[Collection[TopicPartition], int]],
 ) -> dict[TopicPartition, str]:
-    """The last owner of each partition. Of two claims for one generation, neither counts."""
+    """The last owner of each partition. If two members claim it for one generation, neither owns
+    it.
+    """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, str] = {}
     for member_id, (partitions, generation) in claims.items():

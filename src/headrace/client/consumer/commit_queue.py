@@ -1,8 +1,8 @@
-"""The queue of commits: made in the order they were asked for, by the application and by itself.
+"""The queue of commits, explicit and automatic, performed in the order of the calls.
 
-Rule: an automatic commit covers what the application is done with, and nothing it may still be
-working on. What was returned by a `poll` is done when the next one is called; in an iteration, a
-record is done when the next one is asked for.
+Rule: an automatic commit covers the records that the application has finished, and no record it may
+still be processing. Records returned by a `poll` are finished when the next one is called; in an
+iteration, a record is finished when the next record is requested.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class CommitQueue:
         self._callbacks: deque[Callable[[], object]] = deque()
         self._expected = 0
         self._all_done = asyncio.Event()
-        # What the group has, as far as we know: nothing is committed twice by itself.
+        # The group's committed offsets as last known: automatic commits skip unchanged ones.
         self._known: dict[TopicPartition, int] = {}
 
     @property
@@ -54,7 +54,7 @@ class CommitQueue:
     def wanted(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """In the application: what its commit is about, by default all that it was given."""
+        """In the application: the offsets to commit, by default all positions."""
         if self._group is None:
             raise ConfigError("offsets are committed for a group; give the consumer a group_id")
         if offsets is not None:
@@ -63,27 +63,27 @@ class CommitQueue:
             return self._subscription.committable(self._subscription.positions())
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """In the application: as whom it commits."""
+        """In the application: the member id and generation that commits carry."""
         if self._group is None:
             raise ConfigError("only a member of a group has metadata; give the consumer a group_id")
         return self._group.metadata()
 
     @property
     def has_callbacks(self) -> bool:
-        """In the application: whether a commit with a callback is done."""
+        """In the application: whether a commit with a callback has finished."""
         return bool(self._callbacks)
 
     def next_callback(self) -> Callable[[], object] | None:
-        """In the application: a callback whose commit is done."""
+        """In the application: the next callback whose commit has finished."""
         return self._callbacks.popleft() if self._callbacks else None
 
     def expect(self) -> None:
-        """In the application: `commit_and_tell` is about to be called on the loop."""
+        """In the application: count a commit, before `commit_and_tell` is scheduled on the loop."""
         with self._subscription.lock:
             self._expected += 1
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for the commits that nobody waits for, as long as that may take."""
+        """Wait until every asynchronous commit has finished, or the timeout has passed."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._expected:
@@ -92,11 +92,11 @@ class CommitQueue:
             _log.warning("%s: commits were not done in time", self._options.client_id)
 
     def know(self, tp: TopicPartition, offset: int) -> None:
-        """The group has said that this is committed."""
+        """Note an offset that is known to be committed."""
         self._known[tp] = offset
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
-        """Others may commit these from now on."""
+        """Drop the known offsets of partitions that other members may commit from now on."""
         for tp in partitions:
             self._known.pop(tp, None)
 
@@ -105,7 +105,7 @@ class CommitQueue:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         timeout_s: float | None = None,
     ) -> None:
-        """Commit offsets, after all commits that were asked for before."""
+        """Commit offsets, after all earlier commits have finished."""
         assert self._group is not None, "wanted() has seen to it"
         deadline = self._cluster.deadline(timeout_s)
         try:
@@ -122,7 +122,7 @@ class CommitQueue:
     async def commit_and_tell(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> None:
-        """Commit offsets, and have the application call back about it when it polls."""
+        """Commit offsets, and queue the callback for the application's next poll."""
         error: HeadraceError | None = None
         try:
             await self.commit(offsets)
@@ -145,7 +145,9 @@ class CommitQueue:
         with_given: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """If commits are automatic, commit what is done; `with_given` what `poll` returned too."""
+        """If commits are automatic, commit finished records; `with_given` also those `poll`
+        returned.
+        """
         if not self.is_automatic:
             return
         with self._subscription.lock:
@@ -161,7 +163,7 @@ class CommitQueue:
             _log.warning("%s: an automatic commit failed: %s", self._options.client_id, error)
 
     async def run(self) -> None:
-        """Commit what is done every `auto_commit_interval_ms`, until cancelled."""
+        """Commit finished records every `auto_commit_interval_ms`, until cancelled."""
         while True:
             await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
             await self.commit_done()

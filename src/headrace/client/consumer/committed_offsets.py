@@ -1,7 +1,7 @@
 """Committed offsets of a group, written to and read from its coordinator.
 
-Rule: an attempt that is answered with "elsewhere" or "later" is made again before the deadline;
-committing the same offsets twice does no harm.
+Rule: an attempt that fails because the coordinator has moved, or is not ready yet, is repeated
+before the deadline; committing the same offsets twice does no harm.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from headrace.protocol.messages.offset_fetch import (
 )
 from headrace.types import ZERO_UUID, TopicPartition
 
-# The version from which both requests name topics by their ids (KIP-848).
+# The version from which OffsetCommit and OffsetFetch name topics by id (KIP-848).
 _TOPIC_IDS = 10
 _UNKNOWN_TOPIC = frozenset(
     (
@@ -42,7 +42,7 @@ _UNKNOWN_TOPIC = frozenset(
 
 
 class CommittedOffsets:
-    """The offsets of one group, at whichever broker coordinates it. Loop-bound."""
+    """The offsets of one group, at its current coordinator. Loop-bound."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class CommittedOffsets:
         committer: Callable[[], Awaitable[MembershipIdentity]],
         refused: Callable[[MembershipIdentity, ErrorCode], None],
     ) -> None:
-        """Commit offsets as whoever `committer` says before each attempt.
+        """Commit offsets with the identity that `committer` returns before each attempt.
 
-        `refused` is told what each partition was refused with, and may raise.
+        `refused` is called with the error code of each failed partition, and may raise.
         """
 
         async def ask(node: int, deadline: float) -> None:
@@ -101,9 +101,9 @@ class CommittedOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The last committed offset of each partition, None where there is none.
+        """The last committed offset of each partition, or None.
 
-        Offsets of a transaction that is not decided yet are waited for.
+        Waits for pending transactions that have offsets of the group.
         """
         wanted = list(dict.fromkeys(partitions))
         if not wanted:
@@ -136,7 +136,7 @@ class CommittedOffsets:
     def _fetch_request(
         self, wanted: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]
     ) -> OffsetFetchRequest:
-        """Before version 8 a request is about one group, and names it outside the list."""
+        """The OffsetFetch request. Before version 8 it has one group, named outside the list."""
         numbers_of = numbers_by_topic(wanted)
         return OffsetFetchRequest(
             group_id=self._group_id,
@@ -165,13 +165,13 @@ class CommittedOffsets:
         partitions: Iterable[TopicPartition],
         deadline: float,
     ) -> dict[str, TopicInfo]:
-        """The topics of partitions, if a request has to name them by their ids."""
+        """The topics of partitions, if the request's version has topic ids; else none."""
         if connection.version_of(api_key) < _TOPIC_IDS:
             return {}
         return await self._cluster.topics(sorted({tp.topic for tp in partitions}), deadline)
 
     async def _check(self, tp: TopicPartition, code: ErrorCode, deadline: float) -> None:
-        """Raise what a partition was refused with; a topic that is gone will not come back."""
+        """Raise the error of a refused partition; a deleted topic is reported as unknown."""
         if code in _UNKNOWN_TOPIC:
             self._cluster.forget([tp.topic])
             topic = (await self._cluster.topics([tp.topic], deadline))[tp.topic]
@@ -183,7 +183,7 @@ class CommittedOffsets:
             raise error
 
     def _left_s(self, deadline: float) -> float:
-        """The time to wait for one answer, so that another broker can be asked in time."""
+        """The time limit of one request, short enough to ask another broker before the deadline."""
         left_s = deadline - self._cluster.clock.monotonic()
         return max(min(left_s, self._cluster.request_timeout_s), 0.001)
 
@@ -204,7 +204,7 @@ def _id_of(topics: Mapping[str, TopicInfo], name: str) -> bytes:
 def _partitions(
     answered: Sequence[Any], topics: Mapping[str, TopicInfo]
 ) -> Iterator[tuple[TopicPartition, Any]]:
-    """The partitions of an answer, whichever way it names their topics."""
+    """The partitions of a response, which names topics by name or by id."""
     names = {topic.topic_id: topic.name for topic in topics.values()}
     for topic in answered:
         name = topic.name or names.get(topic.topic_id, "")

@@ -1,4 +1,4 @@
-"""The records that one fetch brought from one partition, as rows or columns."""
+"""The result of fetching one partition: batches to read, then records as rows or columns."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -20,10 +20,9 @@ from headrace.types import Buffer
 if TYPE_CHECKING:
     from headrace.protocol.consumer_records import ConsumerRecord
 
-# What one fetch brought from one partition: the batches to read, and where to fetch on.
+# The result of fetching one partition: the batches to read, and the offset to fetch next.
 #
-# Pure. Rule: nothing is decoded here but control records; that is left to whoever wants the
-# records.
+# Pure. Rule: only control records are decoded here; other records are decoded when polled.
 
 
 # A control record's key is a version and a type, both int16.
@@ -31,18 +30,18 @@ _ABORT_MARKER = 0
 
 
 class EpochStart(NamedTuple):
-    """The first batch that was seen of a leader epoch."""
+    """The first batch seen of a leader epoch."""
 
     offset: int
     epoch: int
 
 
 class CompletedFetch:
-    """Bytes of a partition, and where in them the batches are that the application is to see.
+    """The fetched bytes of a partition, and the byte ranges of the batches to deliver.
 
-    `spans` are the ranges still to be read, the first of them begun at `position`.
-    Invariant: `next_offset` lies behind every batch of the spans. A chunk may have nothing to read
-    and still move the position of its partition.
+    `spans` are the ranges still to be read, the first of them begun at `position`. Invariant:
+    `next_offset` lies behind every batch of the spans. A chunk may have nothing to read and still
+    advance the position of its partition.
     """
 
     __slots__ = (
@@ -69,11 +68,11 @@ class CompletedFetch:
         self.size = len(data)
         self.spans = spans_of(headers)
         self.position = self.spans[0][0] if self.spans else 0
-        # Whether some of it was read.
+        # Whether reading has begun.
         self.is_begun = False
         self.next_offset = next_offset
         self.corrupt = corrupt
-        # Of all its batches, be they to be seen or not.
+        # Of all its batches, including those that are not delivered.
         self.epochs = epochs
         self.record_count = sum(header.record_count for header in headers)
 
@@ -82,16 +81,16 @@ class CompletedFetch:
 
     @property
     def last_epoch(self) -> int:
-        """The leader epoch of its last batch, or -1."""
+        """The leader epoch of the last batch, or -1."""
         return self.epochs[-1].epoch if self.epochs else -1
 
     @property
     def is_read(self) -> bool:
-        """Whether nothing is left in it, not even an error to tell."""
+        """Whether nothing is left to read, not even an error to report."""
         return not self.spans and self.corrupt is None
 
     def read_to(self, position: int) -> None:
-        """Note that everything before a position was read."""
+        """Note that everything before a position has been read."""
         self.is_begun = True
         self.position = position
         while self.spans and self.spans[0][1] <= position:
@@ -100,20 +99,20 @@ class CompletedFetch:
                 self.position = max(position, self.spans[0][0])
 
     def offset_behind(self, position: int, next_offset: int) -> int:
-        """The offset to go on from at a position, where the batches before it say `next_offset`.
+        """The offset of the next record at a position, given the one that follows from the batches.
 
-        At the end of what is to be seen there may be batches that nobody sees: they are passed.
+        At the end there may be batches that are not delivered, which are skipped.
         """
         is_last = len(self.spans) == 1 and position >= self.spans[0][1] and self.corrupt is None
         return max(next_offset, self.next_offset) if is_last else next_offset
 
     def detach(self) -> None:
-        """Let go of the answer this is a part of, because it may be kept for long."""
+        """Copy the bytes out of the response buffer, because the chunk may be kept for long."""
         self.data = bytes(self.data)
 
 
 def spans_of(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
-    """The byte ranges of batches, joined where they lie side by side."""
+    """The byte ranges of batches, with adjacent ranges joined."""
     spans: deque[tuple[int, int]] = deque()
     for header in headers:
         start, end = header.position, header.position + header.size
@@ -125,10 +124,11 @@ def spans_of(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
 
 
 class ReadableBatches(NamedTuple):
-    """The batches of an answer that are to be read, and what comes behind them.
+    """The batches of a response to deliver, and the state behind them.
 
-    `end_position` is where the whole batches end, those that nobody is to see among them, and
-    `epochs` are the leader epochs of all these. `corrupt` is why what lies there is none.
+    `end_position` is the end of the whole batches, including those not delivered, and `epochs` are
+    the leader epochs of all these. `corrupt` is the error of the batch that begins there, if it is
+    corrupt.
     """
 
     headers: list[BatchHeader]
@@ -141,9 +141,9 @@ class ReadableBatches(NamedTuple):
 def chunk_of(
     data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
 ) -> CompletedFetch | None:
-    """The batches of a Fetch answer from `position` on; None if it holds no whole batch.
+    """The batches of a Fetch response from `position` on; None if it holds no whole batch.
 
-    `aborted` are the aborted transactions the answer names, if only committed records are wanted.
+    `aborted` are the response's aborted transactions, with read_committed.
     """
     found = batches_of(data, position, aborted)
     return found and CompletedFetch(
@@ -154,11 +154,11 @@ def chunk_of(
 def batches_of(
     data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
 ) -> ReadableBatches | None:
-    """The same for those who keep no chunks: headers, as `chunk_of` finds them."""
+    """The headers of the batches as `chunk_of` finds them, for callers that keep no chunks."""
     headers, corrupt = _scan(data)
     if not headers and corrupt is None:
         return None
-    # The first batch may begin, and even end, before the position: brokers send what they find.
+    # The first batch may begin, and even end, before the position: brokers send whole batches.
     wanted = [header for header in headers if header.next_offset > position]
     if aborted:
         wanted = _committed(data, wanted, aborted)
@@ -185,7 +185,7 @@ def epochs_of(headers: Sequence[BatchHeader]) -> list[EpochStart]:
 
 
 def _scan(data: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:
-    """The headers of the whole batches before the first that cannot be read, and what it is."""
+    """The headers of the whole batches before the first corrupt one, and its error."""
     try:
         return scan_headers(data), None
     except CorruptBatch:
@@ -212,8 +212,8 @@ def _committed(
 ) -> list[BatchHeader]:
     """The batches that belong to no aborted transaction.
 
-    A producer's transaction is aborted from the first offset that is named up to its abort marker,
-    after which the producer may begin another that is not.
+    A producer's transaction is aborted from the first offset listed up to its abort marker, after
+    which the producer may begin another transaction.
     """
     to_come = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
     aborting: set[int] = set()
@@ -240,17 +240,17 @@ def _is_abort_marker(data: Buffer, header: BatchHeader) -> bool:
 
 # Records of one partition on their way to the application, as rows or as columns.
 #
-# Pure. Rule: the position follows from what was handed out, so there is one truth about it.
+# Pure. Rule: the position follows from the delivered records, so it is stored only once.
 
 
 class RecordRun:
-    """Decoded records, of which those before `index` were handed out.
+    """Decoded records, of which those before `index` were delivered.
 
-    `start` is the offset before the first of them, `next_offset` the one behind the last, and
-    `end_position` is where their batches end in the chunk they came from, -1 if that is settled.
-    `ready` counts the deserialized ones; `stop` is how far iteration may go by itself, and
-    `iterating` says that the application has the record before `index` in its hands.
-    Invariant: index <= stop <= ready <= len(records).
+    `start` is the offset before the first record, `next_offset` the one behind the last, and
+    `end_position` is the end of their batches in the chunk, -1 if it was already read to. `ready`
+    counts the deserialized records; `stop` is how far iteration may go without another call, and
+    `iterating` says that the application is processing the record before `index`. Invariant: index
+    <= stop <= ready <= len(records).
     """
 
     __slots__ = (
@@ -282,12 +282,12 @@ class RecordRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was handed out."""
+        """Whether all records were delivered."""
         return self.index >= len(self.records)
 
     @property
     def position(self) -> int:
-        """The offset of the next record the application gets, as far as it is known."""
+        """The offset of the next record to deliver, as far as it is known."""
         index = self.index
         if index >= len(self.records):
             return self.next_offset
@@ -295,13 +295,15 @@ class RecordRun:
 
     @property
     def begun(self) -> int:
-        """The offset of the record that iteration handed out last: those before it are done."""
+        """The offset of the record that iteration delivered last: the records before it are
+        finished.
+        """
         index = self.index
         return self.records[index - 1].offset if index else self.start
 
 
 class ColumnRun:
-    """Decoded columns, of which the rows before `index` were handed out."""
+    """Decoded columns, of which the rows before `index` were delivered."""
 
     __slots__ = ("_offsets", "columns", "end_position", "index", "next_offset", "start")
 
@@ -315,18 +317,18 @@ class ColumnRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was handed out."""
+        """Whether all rows were delivered."""
         return self.index >= self.columns.length
 
     @property
     def position(self) -> int:
-        """The offset of the next record the application gets, as far as it is known."""
+        """The offset of the next record to deliver, as far as it is known."""
         if self.index >= self.columns.length:
             return self.next_offset
         return self._offsets[self.index - 1] + 1 if self.index else self.start
 
     def next_rows(self, count: int) -> Columns:
-        """At most so many rows more; all of them cost nothing."""
+        """The next rows, at most `count`. No copy is made if all fit."""
         begin, self.index = self.index, min(self.index + count, self.columns.length)
         if begin == 0 and self.is_done:
             return self.columns

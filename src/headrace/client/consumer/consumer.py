@@ -1,4 +1,4 @@
-"""The consumer: its blocking face `headrace.Consumer`, its asyncio face `headrace.aio.Consumer`.
+"""The consumer: `headrace.Consumer`, blocking, and `headrace.aio.Consumer`, for asyncio.
 
 Rule: a method runs a call of `consumer_calls`, on a thread of its own or on the application's loop.
 """
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class _Face:
-    """The part of a consumer that both faces have: every call that asks and does not wait."""
+    """The common base of the blocking and the asyncio consumer: the calls that never wait."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class _Face:
         return self._options.client_id
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions this consumer reads at the moment."""
+        """The partitions currently assigned."""
         return self._calls.assignment()
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to; those a pattern matches at the moment."""
+        """The topics subscribed to; with a pattern, those that match at the moment."""
         return set(self._engine.subscription.topics)
 
     def paused(self) -> set[TopicPartition]:
@@ -81,9 +81,10 @@ class _Face:
             return {tp for tp, state in states.items() if state.is_paused}
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition, after what was polled; `commit()` commits these.
+        """The next offset of each partition, after the last polled record; `commit()` commits
+        these.
 
-        A partition is missing as long as it has no position.
+        A partition without a position is missing.
         """
         with self._engine.subscription.lock:
             return self._engine.subscription.positions()
@@ -122,7 +123,7 @@ class Consumer(_Face):
         self._thread = LoopThread(f"headrace {settled.client_id}")
         super().__init__(topics, settled, self._thread.post, is_async=False)
 
-    # -- what to read
+    # -- subscribing
 
     def subscribe(
         self,
@@ -144,11 +145,11 @@ class Consumer(_Face):
         self._calls.subscribe(topics, pattern, listener)
 
     def unsubscribe(self) -> None:
-        """Read nothing any more. The group is left, after a commit if commits are automatic."""
+        """End the subscription and leave the group, after a commit if commits are automatic."""
         self._thread.run(self._calls.unsubscribe())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, without sharing them with anybody.
+        """Read these partitions, without a group's assignment.
 
         >>> metadata = producer.send(topic, "first").result()
         >>> consumer.unsubscribe()
@@ -164,22 +165,22 @@ class Consumer(_Face):
     def poll(
         self, timeout_ms: float | None = 1000, max_records: int | None = None
     ) -> list[ConsumerRecord]:
-        """The next records, at most `max_poll_records`; none if none come in time.
+        """The next records, at most `max_poll_records`; none if none arrive in time.
 
         Records of one partition are in the order of their offsets. Rebalances of the group, and
-        the callbacks that go with them, happen inside `poll`, so it has to be called at least
-        every `max_poll_interval_ms`. Calling it says that the records it returned before are done.
+        their callbacks, happen inside `poll`, so it has to be called at least every
+        `max_poll_interval_ms`. Calling it says that the records it returned before are finished.
         """
         return self._thread.run(self._calls.poll(timeout_ms, max_records))
 
     def poll_arrow(
         self, timeout_ms: float | None = 1000, max_records: int | None = None
     ) -> "pyarrow.RecordBatch":
-        """The next records as columns, without an object for each of them.
+        """The next records as columns, without an object for each record.
 
         The columns are topic, partition, offset, timestamp, key, value and headers; deserializers
-        are not used. Without `max_records` a batch holds what one fetch brought from a partition,
-        or several small ones joined. pyarrow has to be installed.
+        are not used. Without `max_records` a batch holds the result of one fetch of a partition, or
+        several small ones joined. pyarrow has to be installed.
 
         >>> metadata = producer.send(topic, "first").result()
         >>> batch = consumer.poll_arrow(timeout_ms=10_000)
@@ -189,10 +190,10 @@ class Consumer(_Face):
         return self._thread.run(self._calls.poll_arrow(timeout_ms, max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Record by record, for ever, or until none came for `consumer_timeout_ms`.
+        """Iterate over records for ever, or until none arrived for `consumer_timeout_ms`.
 
-        A record is done, for automatic commits, when the next one is asked for; `commit()` in the
-        loop commits up to and with the record at hand.
+        A record is finished, for automatic commits, when the next record is requested; `commit()`
+        in the loop commits up to and including the current record.
 
         >>> metadata = producer.send(topic, "first").result()
         >>> with Consumer(topic, auto_offset_reset="earliest", consumer_timeout_ms=1000) as reader:
@@ -216,7 +217,7 @@ class Consumer(_Face):
     # -- offsets
 
     def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
-        """Commit the position of every partition, or the given offsets, and wait for it.
+        """Commit the position of every partition, or the given offsets, and wait for the result.
 
         A committed offset is that of the next record to read. `CommitFailed` says that the
         partitions went to another member of the group, which will read the records again.
@@ -233,14 +234,14 @@ class Consumer(_Face):
     def commit_async(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit without waiting; commits are done in the order they were asked for.
+        """Commit without waiting; commits are performed in the order of the calls.
 
         `callback(offsets, error)` is called in a later `poll`, `commit` or `close`. Without one a
         failure is logged.
         """
         self._calls.commit_async(offsets, callback)
 
-    # A TopicPartition is a tuple, and so an iterable: the first signature is the one that counts.
+    # A TopicPartition is a tuple, and so an iterable: the first overload applies.
     @overload
     def committed(  # type: ignore[overload-overlap]
         self, partition: TopicPartition, /
@@ -250,30 +251,32 @@ class Consumer(_Face):
         self, *partitions: Partitions
     ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
     def committed(self, *partitions: Partitions) -> Any:
-        """The committed offset of a partition, or None; of several or all assigned, a dict."""
+        """The committed offset of a partition, or None; a dict for several or, by default, all
+        assigned.
+        """
         return self._thread.run(self._calls.committed(partitions))
 
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record of a partition; waits until that is known."""
+        """The offset of the next record of a partition; waits until it is known."""
         return self._thread.run(self._calls.position(partition, timeout_ms))
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at an offset. What was fetched of the partition is thrown away."""
+        """Set the position of a partition. Its prefetched records are dropped."""
         self._calls.seek(partition, offset)
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
-        """Go to the first record that partitions have; without arguments, of all assigned ones."""
+        """Seek partitions, by default all assigned, to their first records."""
         self._calls.seek_to(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: Partitions) -> None:
-        """Go behind the last record of partitions; without arguments, of all assigned ones."""
+        """Seek partitions, by default all assigned, behind their last records."""
         self._calls.seek_to(partitions, LATEST_TIMESTAMP)
 
     def seek_to_committed(self, *partitions: Partitions) -> None:
-        """Go back to what the group has committed; without arguments, in all assigned partitions.
+        """Seek partitions, by default all assigned, to the group's committed offsets.
 
-        That is what to do after a transaction was aborted that had the offsets of what was polled.
-        Where nothing is committed, `auto_offset_reset` says where to go on.
+        To be called after aborting a transaction that had the offsets of polled records. A
+        partition without a committed offset follows `auto_offset_reset`.
         """
         self._calls.seek_to(partitions, None)
 
@@ -286,7 +289,7 @@ class Consumer(_Face):
         self._calls.pause(partitions)
 
     def resume(self, *partitions: Partitions) -> None:
-        """Go on with partitions that were paused."""
+        """Return records of paused partitions again."""
         self._calls.resume(partitions)
 
     # -- questions
@@ -298,13 +301,14 @@ class Consumer(_Face):
         return self._thread.run(self._calls.offsets_for_times(times))
 
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset of the first record each partition still has."""
+        """The offset of the first record of each partition."""
         return self._thread.run(self._calls.beginning_offsets(partitions))
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition.
 
-        With `isolation_level="read_committed"` it is where the first open transaction begins.
+        With `isolation_level="read_committed"` it is the first offset of the first open
+        transaction.
 
         >>> consumer.end_offsets(TopicPartition(topic, 0))
         {TopicPartition(topic='...', partition=0): 0}
@@ -312,20 +316,21 @@ class Consumer(_Face):
         return self._thread.run(self._calls.end_offsets(partitions))
 
     def partitions_for(self, topic: str) -> list[int] | None:
-        """The numbers of a topic's partitions; None if there is no such topic."""
+        """The numbers of a topic's partitions; None if the topic does not exist."""
         return self._thread.run(self._calls.partitions_for(topic))
 
     def topics(self) -> set[str]:
-        """The names of all topics but the cluster's own."""
+        """The names of all topics except internal ones."""
         return self._thread.run(self._calls.topics())
 
     # -- ending
 
     def close(self, timeout_ms: float = CLOSE_MS) -> None:
-        """Commit, if commits are automatic, leave the group, and let go of everything.
+        """Commit if commits are automatic, leave the group, and release all resources.
 
-        The records of the last `poll` count as done. If the application failed while it worked on
-        them, leave its `with` block by the exception instead: then they are not committed.
+        The records of the last `poll` count as finished. If the application failed while it
+        processed them, leave the `with` block by the exception instead: then they are not
+        committed.
         """
         self._close(arguments.seconds_of(timeout_ms), with_given=True)
 
@@ -349,7 +354,7 @@ class Consumer(_Face):
 
 
 class _Done:
-    """An awaitable that is done already."""
+    """An awaitable that is already done."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -381,14 +386,14 @@ class AsyncConsumer(_Face):
         super().__init__(topics, consumer_options(**options), self._post, is_async=True)
 
     def _post(self, callback: Callable[..., object], *given: object) -> None:
-        """Have the loop call something soon; what is posted before there is one waits."""
+        """Schedule a callback on the loop; before there is a loop, callbacks are queued."""
         if self._loop is None:
             self._posted.append((callback, given))
         else:
             self._loop.call_soon(callback, *given)
 
     def _bind(self) -> None:
-        """Belong to the running loop, from the first call that is awaited on."""
+        """Bind to the running loop; called by the first awaited call."""
         self._calls.check_open()
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -403,7 +408,7 @@ class AsyncConsumer(_Face):
         self._bind()
         return await run_async(call)
 
-    # -- what to read
+    # -- subscribing
 
     def subscribe(
         self,
@@ -419,11 +424,11 @@ class AsyncConsumer(_Face):
         return _DONE
 
     async def unsubscribe(self) -> None:
-        """Read nothing any more. The group is left, after a commit if commits are automatic."""
+        """End the subscription and leave the group, after a commit if commits are automatic."""
         await self._run(self._calls.unsubscribe())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Awaitable[None]:
-        """Read these partitions, without sharing them with anybody."""
+        """Read these partitions, without a group's assignment."""
         self._calls.assign(partitions)
         return _DONE
 
@@ -432,17 +437,17 @@ class AsyncConsumer(_Face):
     async def poll(
         self, timeout_ms: float | None = 1000, max_records: int | None = None
     ) -> list[ConsumerRecord]:
-        """The next records, at most `max_poll_records`; none if none come in time."""
+        """The next records, at most `max_poll_records`; none if none arrive in time."""
         return await self._run(self._calls.poll(timeout_ms, max_records))
 
     async def poll_arrow(
         self, timeout_ms: float | None = 1000, max_records: int | None = None
     ) -> "pyarrow.RecordBatch":
-        """The next records as columns, without an object for each of them."""
+        """The next records as columns, without an object for each record."""
         return await self._run(self._calls.poll_arrow(timeout_ms, max_records))
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Record by record, for ever, or until none came for `consumer_timeout_ms`."""
+        """Iterate over records for ever, or until none arrived for `consumer_timeout_ms`."""
         return self
 
     async def __anext__(self) -> ConsumerRecord:
@@ -459,17 +464,17 @@ class AsyncConsumer(_Face):
     # -- offsets
 
     async def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
-        """Commit the position of every partition, or the given offsets, and wait for it."""
+        """Commit the position of every partition, or the given offsets, and wait for the result."""
         await self._run(self._calls.commit(offsets, timeout_ms))
 
     def commit_async(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
     ) -> Awaitable[None]:
-        """Commit without waiting; commits are done in the order they were asked for."""
+        """Commit without waiting; commits are performed in the order of the calls."""
         self._calls.commit_async(offsets, callback)
         return _DONE
 
-    # A TopicPartition is a tuple, and so an iterable: the first signature is the one that counts.
+    # A TopicPartition is a tuple, and so an iterable: the first overload applies.
     @overload
     async def committed(  # type: ignore[overload-overlap]
         self, partition: TopicPartition, /
@@ -479,32 +484,34 @@ class AsyncConsumer(_Face):
         self, *partitions: Partitions
     ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
     async def committed(self, *partitions: Partitions) -> Any:
-        """The committed offset of a partition, or None; of several or all assigned, a dict."""
+        """The committed offset of a partition, or None; a dict for several or, by default, all
+        assigned.
+        """
         return await self._run(self._calls.committed(partitions))
 
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record of a partition; waits until that is known."""
+        """The offset of the next record of a partition; waits until it is known."""
         return await self._run(self._calls.position(partition, timeout_ms))
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Awaitable[None]:
-        """Go on at an offset. What was fetched of the partition is thrown away."""
+        """Set the position of a partition. Its prefetched records are dropped."""
         self._calls.seek(partition, offset)
         return _DONE
 
     def seek_to_beginning(self, *partitions: Partitions) -> Awaitable[None]:
-        """Go to the first record that partitions have; without arguments, of all assigned ones."""
+        """Seek partitions, by default all assigned, to their first records."""
         self._calls.seek_to(partitions, EARLIEST_TIMESTAMP)
         return _DONE
 
     def seek_to_end(self, *partitions: Partitions) -> Awaitable[None]:
-        """Go behind the last record of partitions; without arguments, of all assigned ones."""
+        """Seek partitions, by default all assigned, behind their last records."""
         self._calls.seek_to(partitions, LATEST_TIMESTAMP)
         return _DONE
 
     def seek_to_committed(self, *partitions: Partitions) -> Awaitable[None]:
-        """Go back to what the group has committed; without arguments, in all assigned partitions.
+        """Seek partitions, by default all assigned, to the group's committed offsets.
 
-        Where nothing is committed, `auto_offset_reset` says where to go on.
+        A partition without a committed offset follows `auto_offset_reset`.
         """
         self._calls.seek_to(partitions, None)
         return _DONE
@@ -515,7 +522,7 @@ class AsyncConsumer(_Face):
         return _DONE
 
     def resume(self, *partitions: Partitions) -> Awaitable[None]:
-        """Go on with partitions that were paused."""
+        """Return records of paused partitions again."""
         self._calls.resume(partitions)
         return _DONE
 
@@ -528,7 +535,7 @@ class AsyncConsumer(_Face):
         return await self._run(self._calls.offsets_for_times(times))
 
     async def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset of the first record each partition still has."""
+        """The offset of the first record of each partition."""
         return await self._run(self._calls.beginning_offsets(partitions))
 
     async def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
@@ -536,17 +543,17 @@ class AsyncConsumer(_Face):
         return await self._run(self._calls.end_offsets(partitions))
 
     async def partitions_for(self, topic: str) -> list[int] | None:
-        """The numbers of a topic's partitions; None if there is no such topic."""
+        """The numbers of a topic's partitions; None if the topic does not exist."""
         return await self._run(self._calls.partitions_for(topic))
 
     async def topics(self) -> set[str]:
-        """The names of all topics but the cluster's own."""
+        """The names of all topics except internal ones."""
         return await self._run(self._calls.topics())
 
     # -- ending
 
     async def close(self, timeout_ms: float = CLOSE_MS) -> None:
-        """Commit, if commits are automatic, leave the group, and let go of everything."""
+        """Commit if commits are automatic, leave the group, and release all resources."""
         await self._close(arguments.seconds_of(timeout_ms), with_given=True)
 
     async def __aenter__(self) -> Self:

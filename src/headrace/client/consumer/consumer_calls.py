@@ -1,6 +1,6 @@
-"""The calls of a consumer, which its blocking and its asyncio face run.
+"""The calls of a consumer, run by both the blocking and the asyncio class.
 
-Rule: what happens in the background happens in the engine; here is waiting, and calling back.
+Rule: background work is done in the engine; this module waits, and calls listeners and callbacks.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 CLOSE_MS = 10_000
-# A poll that waits looks this often whether its group has failed.
+# A waiting poll checks at this interval whether its group has failed.
 WAIT_S_MAX = 0.2
 
 _NO_ROWS = RecordRun([], 0, 0)
 
 
 class ConsumerCalls:
-    """The calls of one consumer, for both of its faces: generators where they wait.
+    """The calls of one consumer, blocking or asyncio: generators where they wait.
 
-    Listeners, callbacks and deserializers run between two waits, so where the application is. Only
-    `is_async` faces await what listeners and callbacks return.
+    Listeners, callbacks and deserializers run between two waits, in the application's context. With
+    `is_async` the results of listeners and callbacks are awaited.
     """
 
     def __init__(self, engine: ConsumerEngine, *, is_async: bool) -> None:
         self.is_closed = False
-        # Those that an iteration has taken and not handed out yet.
+        # The records that an iteration has taken and not returned yet.
         self.rows = _NO_ROWS
         self._engine = engine
         self._options = engine.options
@@ -62,7 +62,7 @@ class ConsumerCalls:
         with self._engine.subscription.lock:
             return set(self._engine.subscription.states)
 
-    # -- what to read
+    # -- subscribing
 
     def subscribe(
         self, topics: Any, pattern: str | Pattern[str] | None, listener: RebalanceCallbacks | None
@@ -120,7 +120,7 @@ class ConsumerCalls:
         return to_arrow(taken or [])
 
     def next_record(self) -> Call[ConsumerRecord | None]:
-        """The first record of new `rows`; None if none came for `consumer_timeout_ms`."""
+        """The first record of new `rows`; None if none arrived for `consumer_timeout_ms`."""
         self.rows = _NO_ROWS
         limit = self._options.max_poll_records
         handout = self._engine.handout
@@ -166,7 +166,7 @@ class ConsumerCalls:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """See that only one thread or task polls, and it only once."""
+        """Ensure that only one thread or task polls at a time, without recursion."""
         self.check_open()
         if self._user is not None:
             raise self._in_use()
@@ -188,7 +188,7 @@ class ConsumerCalls:
         )
 
     def _call_back(self) -> Call[None]:
-        """Tell the application of rebalances and finished commits."""
+        """Call the application's listener and the callbacks of finished commits."""
         yield from self._call_commit_callbacks()
         rebalances = self._engine.rebalances
         while (change := rebalances.begin()) is not None:
@@ -283,7 +283,7 @@ class ConsumerCalls:
     # -- ending
 
     def close(self, timeout_s: float | None, *, with_given: bool) -> Call[None]:
-        """Leave the group and end the engine, unless it is in use: then that goes on."""
+        """Leave the group and end the engine; a poll running on another thread continues."""
         if self.is_closed:
             return
         try:

@@ -1,4 +1,4 @@
-"""The engine behind `poll()`: subscription, group, fetching and commits, tied together."""
+"""The engine behind `poll()`: ties subscription, group, fetching and commits together."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.types import TopicPartition
 
-# How soon a topic that does not exist is looked for again.
+# The pause before a missing topic is looked up again.
 MISSING_S = 1.0
 
 _log = logging.getLogger("headrace.consumer")
@@ -43,9 +43,9 @@ _NOT_YET = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT
 
 
 class TopicWatch:
-    """Looks at the topics of a subscription when it changes, and every `metadata_max_age_ms`.
+    """Watches the topics of a subscription: on changes, and every `metadata_max_age_ms`.
 
-    `on_topics` is told what there is after each look, `on_error` what the application must know.
+    `on_topics` gets the topics after each lookup, `on_error` an error for the application.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class TopicWatch:
         self._warned: set[str] = set()
 
     def look(self) -> None:
-        """Look now: the subscription changed."""
+        """Look the topics up now, because the subscription changed."""
         self._look.set()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look the topics up periodically, until cancelled."""
         attempts = 0
         while True:
             self._look.clear()
@@ -96,7 +96,7 @@ class TopicWatch:
                 continue
 
     async def _look_once(self, mode: SubscriptionMode) -> float:
-        """Tell which topics there are; returned is how long that is to be believed."""
+        """Look the topics up and report them; returns how long the result is valid."""
         max_age_s = max(self._options.metadata_max_age_ms / 1000, 0.01)
         deadline = self._cluster.deadline()
         if mode is SubscriptionMode.PATTERN:
@@ -136,7 +136,7 @@ class TopicWatch:
         self._warned = set(missing)
 
 
-# What a consumer does behind `poll()`: subscription, group, fetching and commits, tied together.
+# The engine behind `poll()`: ties subscription, group, fetching and commits together.
 #
 # It runs on one event loop, its own thread's or the application's, and is used from the application
 # at the same time. Methods below "in the application" are called by the thread that polls, the
@@ -145,7 +145,7 @@ class TopicWatch:
 
 
 class ConsumerEngine:
-    """One consumer. It is the `GroupHost` of its group."""
+    """The engine of one consumer. It is the `GroupHost` of its group."""
 
     def __init__(self, options: ConsumerOptions, *, post: Callable[..., None]) -> None:
         warn_if_uncompiled(_log)
@@ -204,7 +204,7 @@ class ConsumerEngine:
         self._joiners: list[asyncio.Future[None]] = []
         self._found = asyncio.Event()
 
-    # -- in the application: what to read
+    # -- in the application: subscribing
 
     def subscribe(
         self,
@@ -235,7 +235,7 @@ class ConsumerEngine:
         self._post(self._pump)
 
     def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int | None) -> None:
-        """Go to one of the ends, as ListOffsets names them; with None to what is committed."""
+        """Seek to an end, as ListOffsets names it; with None to the committed offsets."""
         with self.subscription.lock:
             for state in [self.subscription.state(tp) for tp in partitions]:
                 self.subscription.reset(state, timestamp)
@@ -255,7 +255,7 @@ class ConsumerEngine:
     # -- in the application: polling
 
     def begin_poll(self) -> None:
-        """The application asks for more: it is alive, and done with what it got before."""
+        """Note that the application polls: it is alive, and has finished the previous records."""
         subscription = self.subscription
         with subscription.lock:
             subscription.begin_poll()
@@ -266,18 +266,18 @@ class ConsumerEngine:
             self._group.polled()
 
     def end_poll(self, *, is_interrupted: bool) -> None:
-        """The poll returns, or was interrupted before the application got what was taken."""
+        """Note that the poll returns, or was interrupted before its records were returned."""
         self._is_polling = False
         if is_interrupted:
             with self.subscription.lock:
                 self.subscription.take_back()
             self._post(self._pump)
         if self._group is not None:
-            # The time for the records begins now, however long they were waited for.
+            # The processing time of the records begins now, however long the poll waited for them.
             self._group.polled()
 
     def check(self) -> None:
-        """Raise what the application has to know before it gets more records."""
+        """Raise a pending error that the application must get before more records."""
         if self._broken is not None:
             raise self._broken
         if self._group is not None and self._group.failure is not None:
@@ -288,16 +288,16 @@ class ConsumerEngine:
             with self.subscription.lock:
                 if self.subscription.states.get(state.tp) is state:
                     error, state.error = state.error, None
-            # Perhaps it is mended by now, or the application mends it by a seek.
+            # The cause may have passed by now, or the application seeks to another offset.
             self._post(self._pump)
         if error is not None:
             raise error.with_traceback(None)
 
     def check_reached(self) -> None:
-        """Raise Unreachable if no broker has answered since the start, for long enough."""
+        """Raise Unreachable if no broker has answered within `request_timeout_ms` of the start."""
         if self.cluster.was_reached or self.until_unreachable_s() > 0:
             return
-        # Whoever polls on is told again after as long.
+        # If the application polls on, the error is raised again after the same time.
         self._started_at = self.cluster.clock.monotonic()
         addresses = ", ".join(map(str, self.options.bootstrap_servers))
         why = f"; the last error: {self._away}" if self._away else ""
@@ -307,7 +307,7 @@ class ConsumerEngine:
         )
 
     def until_unreachable_s(self) -> float:
-        """The time left until a broker has to have answered for the first time."""
+        """The seconds until `check_reached` raises, infinite once a broker has answered."""
         if self.cluster.was_reached or not self._is_started:
             return float("inf")
         due = self._started_at + self.options.request_timeout_ms / 1000
@@ -316,11 +316,11 @@ class ConsumerEngine:
     def commit_async(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> None:
-        """Have offsets committed; the callback is called in a later poll, commit or close."""
+        """Schedule a commit; the callback is called in a later poll, commit or close."""
         self.committing.expect()
         self._post(self._start_commit, offsets, callback)
 
-    # -- the loop: what the group asks of its host
+    # -- the loop: calls of the group to its host
 
     def subscribed(self) -> frozenset[str]:
         return self.subscription.topics
@@ -398,7 +398,7 @@ class ConsumerEngine:
         self._pump()
 
     async def _topics_seen(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Go along with what the topics of the subscription are now."""
+        """Apply the current topics of the subscription."""
         names = frozenset(topics)
         changed = False
         with self.subscription.lock:
@@ -414,7 +414,7 @@ class ConsumerEngine:
             self._group.subscription_changed()
 
     async def _take_all(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Without a group, everything that is subscribed to is ours."""
+        """Without a group: assign all partitions of the subscribed topics."""
         wanted = [
             TopicPartition(name, partition.index)
             for name, topic in topics.items()
@@ -434,7 +434,7 @@ class ConsumerEngine:
         self._spawn(self.committing.commit_and_tell(offsets, callback))
 
     async def leave(self, timeout_s: float) -> None:
-        """Read nothing any more, and leave the group. What was to be committed is."""
+        """Stop reading and leave the group, after the commits that are due."""
         if self._is_member:
             assert self._group is not None, "only a group has members"
             self._is_member = False
@@ -450,14 +450,14 @@ class ConsumerEngine:
         self._failed.clear()
 
     async def close(self) -> None:
-        """End all that runs in the background."""
+        """End all background tasks."""
         self._fetcher.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cluster.close()
 
-    # -- the loop: what the parts tell
+    # -- the loop: notifications of the parts
 
     def _pump(self) -> None:
         self._finder.pump()
@@ -488,9 +488,9 @@ class ConsumerEngine:
         self._finder.pump()
 
     def _truncated(self, state: PartitionState, offset: int | None, epoch: int) -> None:
-        """A leader has other records from an offset on than those that were read.
+        """A leader's log diverges from an offset on from the records that were read.
 
-        With None it knows nothing of the epoch that was read last, and `epoch` is -1.
+        With None the leader does not know the epoch that was read last, and `epoch` is -1.
         """
         reset = self.options.auto_offset_reset
         if reset.timestamp(0) is None:
@@ -503,7 +503,7 @@ class ConsumerEngine:
             if offset is None:
                 self.subscription.reset(state, reset.timestamp(self.cluster.clock.now_ms()))
             elif position <= offset:
-                # Only what was fetched ahead is lost.
+                # Only prefetched records are lost.
                 self.subscription.go_back(state, position, state.epoch_before(position))
             else:
                 self.subscription.go_back(state, offset, epoch)
@@ -539,7 +539,7 @@ class ConsumerEngine:
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        """A task that fails is a bug: the application must not wait for ever because of it."""
+        """A task that fails is a bug: fail the consumer, or the application would wait for ever."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken = error
@@ -552,7 +552,7 @@ class ConsumerEngine:
     # -- the loop: questions
 
     async def position(self, tp: TopicPartition, timeout_s: float | None = None) -> int:
-        """The position of a partition, waited for if it is not known yet."""
+        """The position of a partition; waits until it is known."""
         deadline = self.cluster.deadline(timeout_s)
         while True:
             with self.subscription.lock:
@@ -577,7 +577,7 @@ class ConsumerEngine:
         return await self._group.committed(partitions, self.cluster.deadline(timeout_s))
 
     async def partitions_for(self, topic: str) -> list[int] | None:
-        """The numbers of a topic's partitions; None if there is no such topic."""
+        """The numbers of a topic's partitions; None if the topic does not exist."""
         try:
             found = await self.cluster.topics([topic])
         except UnknownTopic:
@@ -585,6 +585,6 @@ class ConsumerEngine:
         return [partition.index for partition in found[topic].partitions]
 
     async def topics(self) -> frozenset[str]:
-        """The names of all topics but the cluster's own."""
+        """The names of all topics except internal ones."""
         found = await self.cluster.all_topics()
         return frozenset(name for name, topic in found.items() if not topic.is_internal)

@@ -1,4 +1,4 @@
-"""The consumer protocol: what members put into the opaque bytes of JoinGroup and SyncGroup."""
+"""The consumer protocol: subscriptions and assignments in JoinGroup and SyncGroup requests."""
 
 import struct
 from collections.abc import Collection, Iterable
@@ -23,7 +23,8 @@ NO_GENERATION = -1
 class MemberSubscription:
     """The subscription that a member sends when it joins.
 
-    `owned` are the partitions it goes on reading meanwhile, `generation` the one it had them from.
+    `owned` are the partitions it keeps reading during the rebalance, `generation` is the one in
+    which they were assigned.
     """
 
     topics: Collection[str]
@@ -34,10 +35,10 @@ class MemberSubscription:
     instance_id: str | None = None
 
 
-# What members put into the opaque bytes of JoinGroup and SyncGroup, as all Kafka consumers do.
+# The opaque bytes of JoinGroup and SyncGroup, in the format of Kafka's consumer protocol.
 #
-# Rule: bytes of another client that cannot be read are as good as none, except an assignment,
-# without which a member cannot go on.
+# Rule: undecodable bytes of another client count as none, except an assignment, without which a
+# member cannot continue.
 
 
 _VERSION = struct.Struct(">h")
@@ -45,7 +46,7 @@ _GENERATION = struct.Struct(">i")
 
 
 def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The numbers of partitions in order, by topic."""
+    """The partition numbers grouped by topic, in order."""
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)
@@ -53,7 +54,7 @@ def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int
 
 
 def encode_subscription(subscription: MemberSubscription) -> bytes:
-    """A subscription in the newest version. Members of older ones read as far as they know."""
+    """A subscription in the newest version, of which members of older versions read a prefix."""
     message = ConsumerProtocolSubscription(
         topics=sorted(subscription.topics),
         user_data=subscription.user_data,
@@ -68,7 +69,7 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None = None) -> MemberSubscription:
-    """The subscription of another member; an unreadable one has no topics."""
+    """The subscription of another member; an undecodable one has no topics."""
     message = _decode(ConsumerProtocolSubscription, data)
     if message is None:
         return MemberSubscription((), instance_id=instance_id)
@@ -95,7 +96,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """The assigned partitions, in order; no bytes are no partitions. ProtocolError."""
+    """The assigned partitions, in order; empty bytes are none. Raises ProtocolError."""
     if not data:
         return []
     message = _decode(ConsumerProtocolAssignment, data)
@@ -105,9 +106,9 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def encode_previous(partitions: Iterable[TopicPartition], generation: int) -> bytes:
-    """User data of `sticky` members, version 1: what they had, and in which generation.
+    """User data of `sticky` members, version 1: their previous partitions and generation.
 
-    The form is that of an assignment's partitions, which bears no version of its own.
+    The format is that of an assignment's partitions, without a version number.
     """
     listed = ConsumerProtocolAssignment(
         assigned_partitions=[
@@ -116,12 +117,12 @@ def encode_previous(partitions: Iterable[TopicPartition], generation: int) -> by
         ],
         user_data=None,
     )
-    # An assignment ends in user data, which none is here: a length of four bytes.
+    # An assignment ends in user data, here null: a length of four bytes.
     return encode_message(listed, 0)[: -_GENERATION.size] + _GENERATION.pack(generation)
 
 
 def decode_previous(data: bytes | None) -> tuple[Collection[TopicPartition], int] | None:
-    """The inverse of `encode_previous`; None if there is nothing to read. Version 0 ends sooner."""
+    """The inverse of `encode_previous`; None if undecodable. Version 0 has no generation."""
     if not data:
         return None
     schema = schema_of(ConsumerProtocolAssignment, 0)
@@ -143,7 +144,7 @@ def encode_generation(generation: int) -> bytes:
 
 
 def decode_generation(data: bytes | None) -> int:
-    """The inverse of `encode_generation`; none if there is something else."""
+    """The inverse of `encode_generation`; NO_GENERATION for any other data."""
     if data is None or len(data) != _GENERATION.size:
         return NO_GENERATION
     generation: int = _GENERATION.unpack(data)[0]
@@ -156,10 +157,10 @@ def _encode(message: Message) -> bytes:
 
 
 def _decode(kind: type[Message], data: bytes) -> Any:
-    """A message behind its version; None if it cannot be read.
+    """A message after its version number; None if it cannot be decoded.
 
-    Versions only add fields at the end, so that a newer one can be read as the newest we know, and
-    any as the first.
+    Versions only add fields at the end, so a newer version decodes as the newest known one, and any
+    version as the first.
     """
     if len(data) < _VERSION.size:
         return None

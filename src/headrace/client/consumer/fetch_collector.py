@@ -1,7 +1,7 @@
-"""From fetched chunks to what `poll` returns: decoded in the caller's thread, when it is wanted.
+"""Takes records from fetched chunks for `poll`, decoding them in the caller's thread.
 
-Rule: an error is raised only when nothing comes before it. Until then the records in front of it
-are handed out, so that a position never passes what the application has not seen.
+Rule: an error is raised only when no record comes before it. Until then the records in front of it
+are returned, so that a position never passes records the application has not seen.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ from headrace.protocol.consumer_records import ConsumerRecord, decode_batches
 from headrace.protocol.records import decode_columns, read_header
 from headrace.types import TopicPartition
 
-# Chunks are joined to one Arrow batch until it has so many bytes; joining copies, a chunk that has
-# more stays where it is.
+# Chunks are joined to one Arrow batch up to this size; joining copies, a larger chunk is not
+# copied.
 JOINED_BYTES = 262_144
 
 
@@ -33,7 +33,7 @@ class PartitionColumns(NamedTuple):
 
 
 class FetchCollector:
-    """Takes records out of a subscription. For one thread at a time."""
+    """Takes records out of a subscription's buffers. For one thread at a time."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FetchCollector:
         self._committed_only = options.isolation_level is IsolationLevel.READ_COMMITTED
 
     def records(self, limit: int) -> list[ConsumerRecord]:
-        """At most so many of the records that wait."""
+        """The next fetched records, at most `limit`."""
         taken: list[ConsumerRecord] = []
         while len(taken) < limit:
             state = self._next_state()
@@ -76,7 +76,7 @@ class FetchCollector:
         return taken
 
     def run(self, limit: int) -> RecordRun | None:
-        """At most so many records of one partition, for iteration to hand out one by one."""
+        """The next records of one partition, at most `limit`, for iteration to return singly."""
         while True:
             state = self._next_state()
             if state is None:
@@ -94,7 +94,7 @@ class FetchCollector:
                 return rows
 
     def columns(self, limit: int | None) -> list[PartitionColumns]:
-        """The chunks that wait, as columns: some small ones or a large one."""
+        """The next chunks as columns: several small chunks or a large one."""
         pieces: list[PartitionColumns] = []
         left = maxsize if limit is None else limit
         size = 0
@@ -124,7 +124,7 @@ class FetchCollector:
             return self._subscription.next_ready()
 
     def _settle(self, state: PartitionState) -> None:
-        """Put a partition back after taking from it, and have more fetched if there is room."""
+        """Return a partition to the queue, and trigger fetching if there is room."""
         with self._lock:
             has_room = self._subscription.gave_out(state)
             self._subscription.put_back(state)
@@ -136,7 +136,7 @@ class FetchCollector:
             self._on_room()
 
     def _chunk(self, state: PartitionState) -> CompletedFetch | None:
-        """The chunk to read on in, after what was handed out is let go."""
+        """The chunk to read next, after a fully read one is released."""
         with self._lock:
             has_room = self._subscription.let_go(state)
             chunk = state.chunks[0] if state.chunks else None
@@ -149,11 +149,11 @@ class FetchCollector:
         return chunk
 
     def _advance(self, state: PartitionState, limit: int) -> RecordRun | None:
-        """Rows of which at least one and at most `limit` are ready; None if there are no more."""
+        """Records, 1 to `limit` of them ready to return; None if there are no more."""
         rows = state.given
         assert rows is not None, state
         if not isinstance(rows, RecordRun):
-            # Columns were asked for before: what is left of them is decoded anew, as rows.
+            # Columns were polled before: their remaining rows are decoded again, as rows.
             rows = state.given = RecordRun([], rows.position, rows.position, _settled(rows))
         while rows.is_done:
             chunk = self._chunk(state)
@@ -186,7 +186,7 @@ class FetchCollector:
         return RecordRun(records, position, chunk.offset_behind(end, next_offset), end)
 
     def _deserialize(self, rows: RecordRun) -> None:
-        """Make all records up to `stop` ready, or those before the first that cannot be."""
+        """Deserialize all records up to `stop`, or those before the first that fails."""
         try:
             decode_all(_readied(rows), self._key_deserializer, self._value_deserializer)
         except SerializationFailed:
@@ -195,7 +195,7 @@ class FetchCollector:
                 raise
 
     def _advance_columns(self, state: PartitionState, limit: int) -> tuple[ColumnRun | None, int]:
-        """Columns with at least one row left, and how many bytes were decoded for them."""
+        """Columns with at least one row left, and the number of bytes decoded for them."""
         slices = state.given
         assert slices is not None, state
         if not isinstance(slices, ColumnRun):
@@ -241,7 +241,7 @@ def _settled(given: RecordRun | ColumnRun) -> int:
 def _readied(rows: RecordRun) -> Iterator[ConsumerRecord]:
     for record in rows.records[rows.ready : rows.stop]:
         yield record
-        # Only when the next one is asked for is this one done.
+        # A record is finished only when the next one is requested.
         rows.ready += 1
 
 

@@ -1,8 +1,8 @@
-"""Fetching ahead: which replica is asked, for what, and whether what was read is still there.
+"""The fetcher of a consumer: choice of replica, fetch requests, checks for truncated logs.
 
-Rule: a partition has at most one fetch in flight, and at most two chunks that wait; all chunks and
-all that fetches in flight may bring are bounded by `fetch_max_bytes`. (A batch that alone exceeds a
-limit still comes, or nobody could ever read past it.)
+Rule: a partition has at most one fetch in flight, and at most two chunks waiting; all chunks and
+the maximum sizes of fetches in flight are bounded by `fetch_max_bytes`. (A single batch that
+exceeds a limit is still fetched, or no consumer could ever read past it.)
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _SESSIONLESS = -1
 
 
 class PartitionFetch(NamedTuple):
-    """A partition that is fetched, as it and its leader were when the request was made."""
+    """A partition to fetch, with the state of it and its leader when the request was made."""
 
     state: PartitionState
     generation: int
@@ -56,7 +56,7 @@ def wanted_of(state: PartitionState, leader: PartitionInfo | None) -> PartitionF
 
 
 class FetchedPartition(NamedTuple):
-    """The answer of a broker about one partition."""
+    """A partition in a Fetch response."""
 
     wanted: PartitionFetch
     answer: PartitionData
@@ -69,7 +69,7 @@ def fetch_request(
     max_bytes: int,
     max_wait_ms: int,
 ) -> FetchRequest:
-    """A request outside of a fetch session; the partitions are served in this order."""
+    """A fetch request without a session; brokers fill the partitions in this order."""
     topics: dict[str, FetchTopic] = {}
     for state, _, offset, leader_epoch in wanted:
         name = state.tp.topic
@@ -97,7 +97,7 @@ def fetch_request(
 def fetched_partitions(
     request: FetchRequest, response: FetchResponse, wanted: Sequence[PartitionFetch]
 ) -> list[FetchedPartition]:
-    """The answers about partitions that were asked about; later versions name topics by id."""
+    """The requested partitions of a response; later versions name topics by id."""
     names: Mapping[bytes, str] = {topic.topic_id: topic.topic for topic in request.topics}
     asked = {partition.state.tp: partition for partition in wanted}
     found = []
@@ -114,25 +114,25 @@ def _topic_id(topic: TopicInfo | None) -> bytes:
     return topic.topic_id if topic else ZERO_UUID
 
 
-# Which broker to read a partition from: its leader, or a replica nearer to the consumer (KIP-392).
+# The broker to read a partition from: its leader, or a replica nearer to the consumer (KIP-392).
 #
-# A leader that knows the consumer's rack may name a replica there. Rule: its word holds for a while
-# only, and not after an error: then the leader is asked again.
+# A leader that knows the consumer's rack may name a replica there. Rule: the choice is valid for a
+# while only, and not after an error: then the leader is asked again.
 
 
 class ReadReplicas:
-    """The replicas that leaders have named. Pure; `now` is an instant of a monotonic clock."""
+    """The preferred read replicas. Pure; `now` is an instant of a monotonic clock."""
 
     def __init__(self, max_age_s: float) -> None:
         self._max_age_s = max_age_s
         self._preferred: dict[TopicPartition, tuple[int, float]] = {}
 
     def prefer(self, tp: TopicPartition, node: int, now: float) -> None:
-        """The leader wants a partition to be read from another broker."""
+        """Note the replica that the leader prefers for reading a partition."""
         self._preferred[tp] = (node, now + self._max_age_s)
 
     def preferred(self, tp: TopicPartition, now: float) -> int | None:
-        """The broker to read from instead of the leader, if there is one."""
+        """The preferred read replica of a partition, or None to read from the leader."""
         known = self._preferred.get(tp)
         if known is None:
             return None
@@ -143,16 +143,16 @@ class ReadReplicas:
         return node
 
     def drop(self, tp: TopicPartition) -> bool:
-        """Ask the leader again; whether another broker was read from."""
+        """Forget the preferred replica of a partition; returns whether there was one."""
         return self._preferred.pop(tp, None) is not None
 
 
-# Whether what was read is still there, asked of every new leader before it is read from (KIP-320).
+# Position validation: whether a new leader's log still has the records that were read (KIP-320).
 #
 # A leader that was elected uncleanly may lack records that consumers have read, and have others at
-# their offsets. It knows where the epoch of the last batch that was read ended with it: a reader
-# that is past that goes back to there. A committed offset names the epoch of the record before it,
-# so the same is asked before a consumer goes on at one.
+# their offsets. It knows the end offset of the epoch of the last batch that was read: a reader past
+# that offset goes back to it. A committed offset has the epoch of the record before it, so it is
+# validated in the same way before a consumer starts there.
 
 
 UNKNOWN = -1
@@ -161,7 +161,7 @@ _CONSUMER = -1
 
 
 class UnconfirmedPosition(NamedTuple):
-    """A position under a leader that has not confirmed it, as it was when that was asked."""
+    """A position that the leader has not confirmed, as of the request to confirm it."""
 
     state: PartitionState
     generation: int
@@ -171,7 +171,7 @@ class UnconfirmedPosition(NamedTuple):
 
 
 def doubt_of(state: PartitionState, leader: PartitionInfo | None) -> UnconfirmedPosition:
-    """The question about a position: whether the leader's log still has what was read."""
+    """The position to validate with the partition's leader."""
     leader_epoch = leader.leader_epoch if leader else UNKNOWN
     return UnconfirmedPosition(
         state, state.generation, state.fetch_offset, state.fetch_epoch, leader_epoch
@@ -179,17 +179,17 @@ def doubt_of(state: PartitionState, leader: PartitionInfo | None) -> Unconfirmed
 
 
 def is_doubtful(state: PartitionState, leader: PartitionInfo) -> bool:
-    """Whether a leader is newer than the one that brought what was read last."""
+    """Whether the leader is newer than the one that the last records were read from."""
     return state.fetch_epoch > UNKNOWN and leader.leader_epoch > state.leader_epoch
 
 
 def is_newer_than_metadata(doubt: UnconfirmedPosition) -> bool:
-    """Whether a record was read of a leader that comes after the one we know."""
+    """Whether the last record read is of a newer leader epoch than the metadata has."""
     return doubt.epoch > doubt.leader_epoch
 
 
 def epoch_request(doubts: Iterable[UnconfirmedPosition]) -> OffsetForLeaderEpochRequest:
-    """Ask a leader where the epochs ended that were read last."""
+    """A request for the end offsets of the epochs that were read last."""
     topics: dict[str, OffsetForLeaderTopic] = {}
     for doubt in doubts:
         name, number = doubt.state.tp
@@ -205,7 +205,7 @@ def epoch_request(doubts: Iterable[UnconfirmedPosition]) -> OffsetForLeaderEpoch
 
 
 def answers_of(response: OffsetForLeaderEpochResponse) -> Mapping[TopicPartition, EpochEndOffset]:
-    """The leader's answers, by partition."""
+    """The epoch end offsets of a response, by partition."""
     return {
         TopicPartition(topic.topic, partition.partition): partition
         for topic in response.topics
@@ -214,10 +214,10 @@ def answers_of(response: OffsetForLeaderEpochResponse) -> Mapping[TopicPartition
 
 
 class TruncationPoint(NamedTuple):
-    """The offset where the leader's log parts from what was read, and the epoch before it.
+    """The offset at which the leader's log diverges from the records read, and the epoch before it.
 
-    `offset` is None if the leader never heard of the epoch that was read last: its log was cut
-    off before it, or is that of a topic which was created again.
+    `offset` is None if the leader does not know the epoch that was read last: its log was truncated
+    before that epoch, or the topic was created again.
     """
 
     offset: int | None
@@ -225,7 +225,7 @@ class TruncationPoint(NamedTuple):
 
 
 def truncation_of(doubt: UnconfirmedPosition, answer: EpochEndOffset) -> TruncationPoint | None:
-    """The divergence of a leader's log from what was read; None if there is none."""
+    """The divergence of a leader's log from the records read; None if there is none."""
     if answer.end_offset == UNKNOWN or answer.leader_epoch == UNKNOWN:
         return TruncationPoint(None, UNKNOWN)
     if answer.end_offset < doubt.offset:
@@ -233,8 +233,8 @@ def truncation_of(doubt: UnconfirmedPosition, answer: EpochEndOffset) -> Truncat
     return None
 
 
-# A fetch waits at a broker, and what is asked behind it waits too. With a second connection a
-# partition that was just resumed, or read empty, need not wait for one that has nothing.
+# A fetch waits at a broker, and later requests on its connection wait too. With a second connection
+# a partition that was just resumed, or read empty, need not wait for one without new records.
 LANES = ("fetch", "fetch-2")
 # How long a fetch that leaves out some partitions of its leader waits at first, so that they can
 # join the next one soon. It doubles as long as nothing comes.
@@ -264,7 +264,7 @@ _MOVED = frozenset(
 
 @dataclass(slots=True)
 class _FetchedBroker:
-    """A broker that is fetched from. It is left alone until `quiet_until` after a failure."""
+    """A broker that is fetched from. After a failure it is not asked before `quiet_until`."""
 
     free_lanes: list[str] = field(default_factory=lambda: list(reversed(LANES)))
     wait_ms: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LANES, SHORT_WAIT_MS))
@@ -274,7 +274,7 @@ class _FetchedBroker:
 
 @dataclass(frozen=True, slots=True)
 class _InFlightFetch:
-    """A fetch that is sent: who is asked on which lane about what, and the most it may bring."""
+    """A fetch in flight: its broker, lane and partitions, and the most bytes it may return."""
 
     node: int
     leader: _FetchedBroker
@@ -285,12 +285,12 @@ class _InFlightFetch:
 
 
 class ConsumerFetcher:
-    """Keeps a subscription supplied. For one event loop; `pump` is called whenever more is wanted.
+    """Fetches the partitions of a subscription. For one event loop; `pump` sends due fetches.
 
-    `on_data` is told when something can be polled, `on_error` when a partition has an error,
-    `on_out_of_range` when a position does not exist (any more), and `on_truncated` when a leader
-    has other records from an offset on than were read (None: it does not say from where), with the
-    epoch before that. `spawn` runs a task.
+    `on_data` is called when records can be polled, `on_error` when a partition has an error,
+    `on_out_of_range` when a position does not exist (any more), and `on_truncated` when the
+    leader's log diverges from the records read, with the offset (None: unknown) and the epoch
+    before it. `spawn` runs a task.
     """
 
     def __init__(
@@ -325,17 +325,17 @@ class ConsumerFetcher:
         self._retry_due = 0.0
         self._turn = count(1)
         self._closed = False
-        # The most that the fetches in flight may bring.
+        # The most bytes that the fetches in flight may return.
         self.reserved_bytes = 0
 
     def close(self) -> None:
-        """Send no more fetches."""
+        """Stop sending fetches."""
         self._closed = True
         if self._retry is not None:
             self._retry.cancel()
 
     def pump(self) -> None:
-        """Send the fetches that are due now."""
+        """Send the fetches that are due."""
         if self._closed:
             return
         active: dict[int, int] = {}
@@ -357,7 +357,7 @@ class ConsumerFetcher:
             self._spawn(self._refresh())
         now = self._cluster.clock.monotonic()
         for node in [node for node in self._leaders if node not in active]:
-            # One that has failed may only seem to lead nothing, while that is asked about.
+            # A leader whose fetch failed may seem to lead nothing only while metadata is refreshed.
             idle = self._leaders[node]
             if len(idle.free_lanes) == len(LANES) and idle.quiet_until <= now:
                 del self._leaders[node]
@@ -382,7 +382,7 @@ class ConsumerFetcher:
             ]
 
     def _start(self, node: int, due: list[PartitionState], active: int) -> None:
-        """Ask a leader for what is due, unless it is busy, failing, or there is no room."""
+        """Fetch due partitions from a broker, unless it is busy or failing, or there is no room."""
         leader = self._leaders.setdefault(node, _FetchedBroker())
         quiet_s = leader.quiet_until - self._cluster.clock.monotonic()
         if quiet_s > 0:
@@ -393,7 +393,7 @@ class ConsumerFetcher:
         # A larger share for one leader would leave none for the others while it has nothing.
         share = max(self._options.fetch_max_bytes // (len(LANES) * len(self._leaders)), 1)
         granted = min(share, len(due) * self._options.max_partition_fetch_bytes)
-        # Brokers fill answers in the order of the request: who had data last comes last.
+        # Brokers fill responses in the order of the request: partitions that had data go last.
         due.sort(key=lambda state: state.served)
         with self._subscription.lock:
             held = self._subscription.buffered_bytes + self.reserved_bytes
@@ -446,7 +446,7 @@ class ConsumerFetcher:
     def _take(
         self, flight: _InFlightFetch, answers: Sequence[FetchedPartition]
     ) -> list[CompletedFetch]:
-        """The fetched data of partitions that still want it, put into their buffers."""
+        """Put fetched data into the buffers of partitions that still want it."""
         chunks = []
         refused = False
         for wanted, answer in answers:
@@ -483,7 +483,7 @@ class ConsumerFetcher:
                 state.served = next(self._turn)
                 state.max_bytes = 0
             elif answer.records:
-                # Not one whole batch fits what was asked for, so more has to be asked for.
+                # Not one whole batch fits the requested size, so a larger size has to be requested.
                 asked = state.max_bytes or self._options.max_partition_fetch_bytes
                 state.max_bytes = min(asked * 2, _BYTES_MAX)
             position = state.position
@@ -493,7 +493,7 @@ class ConsumerFetcher:
         return True
 
     def _failed(self, flight: _InFlightFetch, error: HeadraceError) -> None:
-        """Leave a broker alone for a while, and ask who leads its partitions by now."""
+        """Pause fetching from a failed broker, and refresh the leaders of its partitions."""
         leader = flight.leader
         for partition in flight.wanted:
             self._replicas.drop(partition.state.tp)
@@ -509,7 +509,7 @@ class ConsumerFetcher:
             self._cluster.forget({partition.state.tp.topic for partition in flight.wanted})
 
     def _refused(self, node: int, wanted: PartitionFetch, answer: PartitionData) -> None:
-        """One partition of an answer has an error."""
+        """Handle the error of one partition in a response."""
         state = wanted.state
         code = error_code(answer.error_code)
         error = KafkaError(code, f"{state.tp}: fetch failed at offset {wanted.offset}")
@@ -517,7 +517,7 @@ class ConsumerFetcher:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and not was_nearer:
             with self._subscription.lock:
                 current = self._subscription.is_current(state, wanted.generation)
-                # What was fetched before is read first; the next fetch brings us back here.
+                # Records fetched before are read first; the next fetch leads back to here.
                 state.is_out_of_range = current
                 current = current and not state.chunks
             if current:
@@ -526,7 +526,7 @@ class ConsumerFetcher:
             code is ErrorCode.OFFSET_OUT_OF_RANGE
             or code in _MOVED
             or (
-                # What a follower does not have, its leader may; it is asked next.
+                # The leader may have records that a follower lacks; it is asked next.
                 self._cluster.passes(error) and code is not ErrorCode.CORRUPT_MESSAGE
             )
         ):
@@ -538,7 +538,7 @@ class ConsumerFetcher:
             self._tell(wanted, error)
 
     def _lost(self, tp: TopicPartition) -> None:
-        """Ask, after a pause, who leads a partition."""
+        """Refresh the leader of a partition, after a pause."""
         self._refusals += 1
         self._stale.add(tp.topic)
         self._cluster.forget([tp.topic])
@@ -551,7 +551,7 @@ class ConsumerFetcher:
         self._spawn(self._confirm(node, doubts))
 
     async def _confirm(self, node: int, doubts: Sequence[UnconfirmedPosition]) -> None:
-        """Ask a new leader whether it has what was read."""
+        """Validate positions with a new leader (KIP-320)."""
         cluster = self._cluster
         try:
             asked = await self._current(doubts)
@@ -575,9 +575,10 @@ class ConsumerFetcher:
         self.pump()
 
     async def _current(self, doubts: Sequence[UnconfirmedPosition]) -> list[UnconfirmedPosition]:
-        """The doubts about leaders that still are; those we may know too little of are looked up.
+        """The positions whose leader is still current; metadata that may be stale is refreshed
+        first.
 
-        An epoch that comes after the leader's would be unknown to a leader of the past as well.
+        A leader of the past does not know epochs after its own, so its answer would not count.
         """
         cluster = self._cluster
         topics = {doubt.state.tp.topic for doubt in doubts if is_newer_than_metadata(doubt)}
@@ -611,7 +612,7 @@ class ConsumerFetcher:
             self._on_error(wanted.state, error)
 
     async def _refresh(self) -> None:
-        """Ask who leads partitions whose leader is not known, until somebody does."""
+        """Refresh the topics of partitions without a known leader, until every leader is known."""
         attempts = self._refusals
         while self._stale:
             if attempts:
@@ -622,7 +623,7 @@ class ConsumerFetcher:
                 await self._cluster.refresh(sorted(names), self._cluster.deadline())
             except (ConnectionFailed, Unreachable, TimedOut, KafkaError):
                 self._stale |= names
-            # Those that still have no leader are found, and asked about again.
+            # Partitions that still have no leader are found by this, and refreshed again.
             self.pump()
         self._refreshing = False
 

@@ -1,9 +1,9 @@
-"""A consumer as a member of its group: joining, heartbeats, leaving, and what a leader watches.
+"""The membership of a consumer in its group: joining, heartbeats, leaving, and the leader's watch.
 
-Two tasks share one `GroupMembership`: one joins, and takes the host from one assignment to the
-next; the other sends heartbeats and watches the application and the topics. Rule: the first alone
-moves the membership while an answer to a join is awaited, so that no answer meets a state it is not
-for.
+Two tasks share one `GroupMembership`: one joins, and moves the host from assignment to assignment;
+the other sends heartbeats and watches the application and the topics. Rule: while a JoinGroup or
+SyncGroup response is awaited only the first task changes the membership, so that the response
+always meets the state it belongs to.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ from headrace.types import TopicPartition
 
 
 class GroupHost(Protocol):
-    """The consumer a membership is for. Every call is made on the loop of the cluster."""
+    """The consumer that is the member. Every call is made on the loop of the cluster."""
 
     def subscribed(self) -> frozenset[str]:
-        """The topics subscribed to at this moment; a pattern is expanded already."""
+        """The current topics of the subscription; a pattern is already expanded."""
         ...
 
     def owned(self) -> Sequence[TopicPartition]:
-        """The partitions the consumer has at this moment, by `assigned`, `revoked` and `lost`."""
+        """The partitions the consumer has now, by `assigned`, `revoked` and `lost`."""
         ...
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give up partitions; returns when the application was told and has committed.
+        """Revoke partitions; returns after the application was notified and has committed.
 
         Commits made until this returns are accepted for these partitions.
         """
@@ -54,11 +54,11 @@ class GroupHost(Protocol):
     async def assigned(
         self, partitions: Sequence[TopicPartition], added: Sequence[TopicPartition]
     ) -> None:
-        """Take over an assignment as a whole; `added` is what was not owned before."""
+        """Take over an assignment as a whole; `added` are the partitions not owned before."""
         ...
 
     async def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Drop partitions that others may own by now; nothing can be committed for them."""
+        """Drop partitions that other members may own by now; no commit is possible for them."""
         ...
 
     async def may_join(self) -> None:
@@ -67,7 +67,7 @@ class GroupHost(Protocol):
 
 
 class SharedTopics:
-    """The partition counts of a group's topics when its leader last looked."""
+    """The partition counts of a group's topics when its leader last looked them up."""
 
     def __init__(self, cluster: ClusterClient, max_age_s: float, *, create: bool) -> None:
         self._cluster = cluster
@@ -77,14 +77,14 @@ class SharedTopics:
         self.counts: dict[str, int] = {}
 
     async def count(self, topics: Collection[str]) -> None:
-        """Count anew, for a new assignment."""
+        """Look the counts up again, for a new assignment."""
         counted = await self._ask(topics)
         self.counts = {name: count for name, count in counted.items() if count}
 
     async def changed(self, topics: Collection[str]) -> str | None:
-        """A topic whose count is not what it was, looked up if what is known is too old."""
+        """A topic whose partition count changed, or None. Stale metadata is refreshed first."""
         age_s = self._cluster.clock.monotonic() - self._asked_at
-        # A topic that does not exist is looked for at every turn.
+        # A topic that does not exist is looked up on every call.
         if age_s < self._max_age_s and all(name in self.counts for name in topics):
             counts = self._known(topics)
         else:
@@ -109,19 +109,20 @@ class SharedTopics:
         self._asked_at = self._cluster.clock.monotonic()
         counts = {name: len(topic.partitions) for name, topic in view.topics.items()}
         for name in self.counts.keys() & set(topics) - counts.keys():
-            # Only a topic that does not exist has none: others cannot be described at the moment.
+            # Only a topic that does not exist has no partitions: others cannot be described at the
+            # moment.
             gone = view.errors.get(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             counts[name] = 0 if gone else self.counts[name]
         return counts
 
 
-# Joins wait for the whole group, and must not make commits or lookups wait.
+# Join requests wait for the whole group, and must not delay commits or lookups.
 LANE = "group"
-# How long the coordinator may take beyond the time that a rebalance may take.
+# The time the coordinator has to answer beyond the rebalance timeout.
 JOIN_GRACE_S = 5.0
-# How exactly the application's deadline is kept: waking a moment early would be for nothing.
+# The precision of the application's poll deadline: waking a moment early would be useless.
 TICK_S = 0.01
-# How long leaving may take, which is a courtesy: the session ends by itself.
+# The time limit of leaving, which is optional: the session ends without it too.
 LEAVE_S_MAX = 5.0
 
 _log = logging.getLogger("headrace.consumer")
@@ -141,8 +142,8 @@ _NO_COMMIT = frozenset(
 class GroupMember:
     """One member of one group. Loop-bound, not thread-safe.
 
-    Without `start` it only commits and fetches offsets, as `assign()` with a group id needs it.
-    After `stop` it may be started again.
+    Without `start` it only commits and fetches offsets, for `assign()` with a group id. After
+    `stop` it may be started again.
     """
 
     def __init__(
@@ -175,17 +176,17 @@ class GroupMember:
                 options.client_rack or None,
             )
         )
-        # What ended the membership for good, after the host has lost its partitions.
+        # The fatal error of the membership, set after the host has lost its partitions.
         self.failure: HeadraceError | None = None
         self._fatal: HeadraceError | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        # Set and cleared at once whenever the membership moves: it wakes all who look at it.
+        # Set and cleared at once whenever the membership changes: it wakes all waiting tasks.
         self._moved = asyncio.Event()
-        # Whether a join or sync is on its way, for which nobody needs to poll.
+        # Whether a join or sync is in flight, which needs no poll by the application.
         self._is_asking = False
         self._attempts = 0
         self._polled_at = cluster.clock.monotonic()
-        # Partitions that were ours and are not any more: others may have committed in them.
+        # Partitions that are no longer ours: other members may have committed in them.
         self._gone: set[TopicPartition] = set()
         self._shared = SharedTopics(
             cluster, options.metadata_max_age_ms / 1000, create=options.allow_auto_create_topics
@@ -196,7 +197,7 @@ class GroupMember:
 
     @property
     def is_stable(self) -> bool:
-        """Whether the membership has an assignment and no reason to join again."""
+        """Whether the membership has an assignment and no reason to rejoin."""
         return self._membership.is_stable
 
     @property
@@ -206,11 +207,11 @@ class GroupMember:
 
     @property
     def member_id(self) -> str:
-        """The id the coordinator gave this member; "" before that."""
+        """The id that the coordinator gave this member; "" before the first join."""
         return self._membership.identity.member_id
 
     def metadata(self) -> ConsumerGroupMetadata:
-        """As whom offsets are committed now; may be called on any thread."""
+        """The member id and generation that offset commits carry. Thread-safe."""
         identity = self._membership.identity
         instance_id = self._options.group_instance_id if identity.member_id else None
         return ConsumerGroupMetadata(
@@ -218,7 +219,7 @@ class GroupMember:
         )
 
     def start(self) -> None:
-        """Join the group, as soon as the host may, and stay in it until `stop`."""
+        """Join the group, as soon as the host allows, and stay a member until `stop`."""
         assert not self._tasks, "the group was started already"
         self.failure = self._fatal = None
         self._attempts = 0
@@ -232,9 +233,9 @@ class GroupMember:
             task.add_done_callback(self._ended)
 
     async def stop(self, *, leave: bool = True) -> None:
-        """End the membership. A static member stays in the group until its session is over.
+        """End the membership. A static member stays in the group until its session times out.
 
-        The host is not called any more: what is owned is the host's to revoke and commit before.
+        The host is not called any more: it has to revoke and commit its partitions before.
         """
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -247,12 +248,12 @@ class GroupMember:
             self._announce()
 
     def subscription_changed(self) -> None:
-        """Join again with the topics subscribed to now."""
+        """Rejoin with the current topics of the subscription."""
         self._membership.must_join_again("the subscription changed")
         self._announce()
 
     def polled(self) -> None:
-        """The application called `poll`, so it is alive for another `max_poll_interval_ms`."""
+        """Note that the application called `poll`, and is alive for `max_poll_interval_ms` more."""
         self._polled_at = self._cluster.clock.monotonic()
 
     # -- offsets
@@ -262,7 +263,7 @@ class GroupMember:
     ) -> None:
         """Commit offsets; CommitFailed if a partition is no longer ours, TimedOut.
 
-        While the group rebalances, this waits for the new generation.
+        During a rebalance this waits for the new generation.
         """
         if not offsets:
             return
@@ -277,13 +278,13 @@ class GroupMember:
     async def committed(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The last committed offsets, None where there is none."""
+        """The last committed offsets; None for a partition without one."""
         return await self._offsets.fetch(partitions, deadline)
 
     async def _committer(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> MembershipIdentity:
-        """The identity for a commit now. Without a membership it is anonymous."""
+        """The identity for a commit now; anonymous without a membership."""
         membership = self._membership
         if not self._tasks:
             return MembershipIdentity()
@@ -304,7 +305,7 @@ class GroupMember:
         return membership.identity
 
     def _commit_refused(self, committer: MembershipIdentity, code: ErrorCode) -> None:
-        """Raise what a refused commit means for a member; other errors are not its business."""
+        """Handle a refused commit that concerns the membership; other errors are the caller's."""
         if code not in _NO_COMMIT:
             return
         if self._tasks:
@@ -334,13 +335,13 @@ class GroupMember:
             self.failure = error
 
     async def _enter(self) -> None:
-        """Try once to get an assignment, when the application lets us."""
+        """Try once to get an assignment, when the application allows it."""
         membership, host = self._membership, self._host
         if membership.phase is JoinPhase.OUTSIDE:
             await self._drop_lost()
         await host.may_join()
         if membership.phase is JoinPhase.OUTSIDE and host.owned():
-            return  # They were lost while the application was waited for.
+            return  # The partitions were lost while waiting for the application.
         topics = host.subscribed()
         before = membership.identity
         revoked = membership.to_revoke(host.owned(), topics)
@@ -349,7 +350,7 @@ class GroupMember:
         if self._fatal is not None or membership.identity != before:
             return
         if not topics:
-            # Other clients cannot lead a group in which somebody subscribes to nothing.
+            # Other clients cannot lead a group with a member that subscribes to no topic.
             await self._leave("it subscribes to nothing")
             if not host.subscribed():
                 await self._moved.wait()
@@ -390,12 +391,12 @@ class GroupMember:
         try:
             return membership.synced(response)
         except ProtocolError as error:
-            # The next leader may be one we understand.
+            # The next leader may choose a protocol that is known here.
             _log.warning("%s: %s", self._name, error)
             return JoinOutcome.LATER
 
     async def _take_over(self) -> None:
-        """Have the host go over to the assignment."""
+        """Move the host from its old assignment to the new one."""
         membership = self._membership
         identity = membership.identity
         revoked, added = membership.changes(self._host.owned())
@@ -403,7 +404,7 @@ class GroupMember:
             await self._give_up(revoked)
             if membership.identity != identity:
                 return
-            # Who is to have them waits for us to say that we do not any more.
+            # The new owners wait for this member to rejoin without the partitions.
             membership.must_join_again("partitions were given up")
         count, generation = len(membership.assignment), identity.generation
         _log.info("%s has %d partitions in generation %d", self._name, count, generation)
@@ -423,7 +424,7 @@ class GroupMember:
             await self._host.lost(owned)
 
     async def _pause(self, verdict: JoinOutcome) -> None:
-        """Wait as long as an answer asks for, before the next attempt."""
+        """Wait as long as the join outcome demands, before the next attempt."""
         if verdict is JoinOutcome.ELSEWHERE:
             self._coordinators.forget(self._group_id)
         if verdict in (JoinOutcome.ELSEWHERE, JoinOutcome.LATER):
@@ -461,7 +462,7 @@ class GroupMember:
         try:
             response = await self._ask(membership.heartbeat(), timeout_s)
         except (ConnectionFailed, TimedOut, Unreachable):
-            # As in Java the partitions are kept: only a coordinator can give them to another.
+            # As in Java the partitions are kept: only a coordinator can reassign them.
             self._coordinators.forget(self._group_id)
             return
         except KafkaError as error:
@@ -474,9 +475,9 @@ class GroupMember:
         self._announce()
 
     async def _watch_application(self) -> None:
-        """Leave the group if the application has not polled for too long.
+        """Leave the group if the application has not polled for `max_poll_interval_ms`.
 
-        Others then work on its partitions, which it has lost when it polls the next time.
+        Other members then take over its partitions, which it has lost when it polls the next time.
         """
         is_late = self._cluster.clock.monotonic() >= self._poll_deadline
         if not is_late or self._membership.phase is not JoinPhase.STABLE:
@@ -502,7 +503,7 @@ class GroupMember:
         return True
 
     async def _watch_topics(self) -> None:
-        """As the leader, have the group share out anew what has more or fewer partitions now."""
+        """As the leader, trigger a rebalance when a topic's partition count has changed."""
         membership = self._membership
         if not membership.is_leader or not membership.is_stable:
             return
@@ -513,7 +514,7 @@ class GroupMember:
             self._announce()
 
     async def _leave(self, reason: str) -> None:
-        """End the membership now, and tell the coordinator if it can be reached."""
+        """End the membership now, and notify the coordinator if it is reachable."""
         request = self._membership.leave(reason)
         self._membership.lose(reason)
         self._announce()
@@ -521,23 +522,23 @@ class GroupMember:
             return
         timeout_s = min(LEAVE_S_MAX, self._cluster.request_timeout_s)
         with suppress(HeadraceError):
-            # Not behind a join of ours that waits.
+            # In another lane than a waiting join of ours.
             await self._ask(request, timeout_s, COMMON_LANE)
 
     async def _ask(self, request: Message, timeout_s: float, lane: str = LANE) -> Any:
-        """Ask the coordinator once."""
+        """Send a request to the coordinator once."""
         deadline = self._cluster.deadline(min(timeout_s, self._cluster.request_timeout_s))
         node_id = await self._coordinators.node_of(self._group_id, deadline)
         connection = await self._cluster.connection(node_id, deadline, lane=lane)
         try:
             return await connection.ask(request, timeout_s)
         except asyncio.CancelledError:
-            # What comes next must not wait behind an answer nobody waits for.
+            # The next request must not wait behind a response that is not awaited any more.
             connection.close()
             raise
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Have `poll` raise what should not have happened: it would wait for ever otherwise."""
+        """Make a bug in a task the failure that `poll` raises, which would otherwise hang."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.failure = HeadraceError(f"{task.get_name()} failed: {error!r}")

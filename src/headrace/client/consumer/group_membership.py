@@ -1,11 +1,11 @@
-"""The classic group protocol from a member's side: what to send next, and what an answer means.
+"""The classic group protocol of a member: the requests to send, and the effect of responses.
 
-    OUTSIDE -- may join --> JOINING -- is let in --> SYNCING -- has its assignment --> STABLE
+    OUTSIDE -- may join --> JOINING -- joined --> SYNCING -- has its assignment --> STABLE
     STABLE -- the group rebalances, or topics change --> JOINING
-    JOINING, SYNCING, STABLE -- the coordinator does not know it any more --> OUTSIDE
+    JOINING, SYNCING, STABLE -- the coordinator does not know the member any more --> OUTSIDE
 
-Rule: no sockets, no clock. The driver sends the requests made here, and tells the answers; what
-has to be revoked, is assigned, or was lost is said in values.
+Rule: no sockets, no clock. The driver sends the requests made here, and passes in the responses;
+partitions to revoke, assigned or lost are returned as values.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -42,11 +42,11 @@ PROTOCOL_TYPE = "consumer"
 NO_MEMBER = ""
 
 _ELSEWHERE = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-# The coordinator goes on without this member, or a newer group has taken this one's name.
+# The coordinator has removed this member, or a new group has the same name.
 _UNKNOWN = frozenset(
     (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.GROUP_ID_NOT_FOUND)
 )
-# A longer reason is refused by some brokers.
+# Some brokers refuse a longer reason.
 _REASON_CHARS = 255
 
 
@@ -60,22 +60,22 @@ class JoinPhase(Enum):
 
 
 class JoinOutcome(Enum):
-    """The next step of the driver after an answer. Fatal errors are raised instead."""
+    """The next step of the driver after a response. Fatal errors are raised instead."""
 
-    # Go on with what comes next.
+    # Continue with the next request.
     DONE = "done"
-    # Ask for the same once more, now.
+    # Repeat the request at once.
     AGAIN = "again"
-    # Ask for the same after a pause.
+    # Repeat the request after a pause.
     LATER = "later"
-    # Look for the coordinator, then as LATER.
+    # Look up the coordinator, then as LATER.
     ELSEWHERE = "elsewhere"
-    # The membership is over, and whatever is owned is lost. Join as a new member.
+    # The membership is over, and all owned partitions are lost. Join as a new member.
     LOST = "lost"
 
 
 class MembershipIdentity(NamedTuple):
-    """The identity of a member at its coordinator."""
+    """The member id and generation of a member at its coordinator."""
 
     member_id: str = NO_MEMBER
     generation: int = NO_GENERATION
@@ -83,7 +83,7 @@ class MembershipIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """The fields of a join by a member. The strategies are in order of preference."""
+    """The JoinGroup fields of a member. The strategies are in order of preference."""
 
     group_id: str
     strategies: tuple[Assignor, ...]
@@ -94,25 +94,25 @@ class MembershipSettings:
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether partitions are kept while the group rebalances.
+        """Whether partitions are kept during a rebalance.
 
-        As in Java only if every strategy can: which one the group takes is not known before.
+        As in Java only if every strategy is cooperative: the group's choice is not known before.
         """
         return all(strategie.is_cooperative for strategie in self.strategies)
 
 
 class AssignmentChanges(NamedTuple):
-    """The changes of a new assignment: give up `revoked` first, then take over `added`."""
+    """The changes by a new assignment: first give up `revoked`, then take over `added`."""
 
     revoked: list[TopicPartition]
     added: list[TopicPartition]
 
 
 class GroupMembership:
-    """One member of one group.
+    """The state of one member of one group.
 
-    Invariant: `identity.generation` is that of the last answer that let us in, and `assignment` is
-    the part of it we were given, while the phase is STABLE.
+    Invariant: `identity.generation` is that of the last response that admitted this member, and
+    `assignment` is its assignment in that generation, while the phase is STABLE.
     """
 
     def __init__(self, settings: MembershipSettings) -> None:
@@ -121,32 +121,33 @@ class GroupMembership:
         self.phase = JoinPhase.OUTSIDE
         self.identity = MembershipIdentity()
         self.assignment: list[TopicPartition] = []
-        # Why to join again, once that may be; None if all is well.
+        # The reason to rejoin, as soon as that is possible; None if there is none.
         self.rejoin_reason: str | None = "the consumer starts"
         self.protocol: str | None = None
         self.is_leader = False
-        # Topics any member subscribes to, for the leader, which has to watch them.
+        # For the leader, which has to watch them: the topics that any member subscribes to.
         self.group_topics: frozenset[str] = frozenset()
-        # Whether an assignment is to be left as it is, though this member leads (KIP-814).
+        # Whether the leader has to keep the existing assignment (KIP-814).
         self._skips_assignment = False
         self._members: dict[str, MemberSubscription] = {}
-        # What was assigned last and when, which outlives the membership: sticky members tell it.
+        # The last assignment and its generation, kept beyond the membership: sticky members send
+        # it.
         self._previous: list[TopicPartition] = []
         self._previous_generation = NO_GENERATION
 
     @property
     def is_stable(self) -> bool:
-        """Whether it has the assignment of its generation, and no reason to join again."""
+        """Whether it has the assignment of its generation, and no reason to rejoin."""
         return self.phase is JoinPhase.STABLE and self.rejoin_reason is None
 
     def must_join_again(self, reason: str) -> None:
-        """Join again as soon as that may be: topics have changed, say."""
+        """Rejoin as soon as possible, for example because topics have changed."""
         self.rejoin_reason = reason
 
     def to_revoke(
         self, owned: Iterable[TopicPartition], topics: Collection[str]
     ) -> list[TopicPartition]:
-        """The partitions to give up before joining: all, or if cooperative, unwanted ones."""
+        """The partitions to revoke before joining: all, or if cooperative, unsubscribed ones."""
         if not self._settings.is_cooperative:
             return sorted(owned)
         return sorted(tp for tp in owned if tp.topic not in topics)
@@ -154,7 +155,7 @@ class GroupMembership:
     # -- joining
 
     def join(self, topics: Collection[str], owned: Sequence[TopicPartition]) -> JoinGroupRequest:
-        """The request to send; `owned` is what is left after `to_revoke`."""
+        """The JoinGroup request to send; `owned` are the partitions left after `to_revoke`."""
         reason, self.rejoin_reason = self.rejoin_reason, None
         self.phase = JoinPhase.JOINING
         settings = self._settings
@@ -184,11 +185,12 @@ class GroupMembership:
         )
 
     def joined(self, response: JoinGroupResponse) -> JoinOutcome:
-        """Take the answer to `join`."""
+        """Process the response to `join`."""
         assert self.phase is JoinPhase.JOINING
         code = error_code(response.error_code)
         if code is ErrorCode.MEMBER_ID_REQUIRED:
-            # The id is known before the group waits for it: no answer can be lost (KIP-394).
+            # The member id is known before the group waits for the member, so a lost response
+            # leaves no unknown member behind (KIP-394).
             self.identity = self.identity._replace(member_id=response.member_id)
             return JoinOutcome.AGAIN
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -212,7 +214,7 @@ class GroupMembership:
         return JoinOutcome.DONE
 
     def sync(self, partition_counts: Mapping[str, int]) -> SyncGroupRequest:
-        """The request to send; a leader decides with it who has what.
+        """The SyncGroup request to send; the leader's has the assignment.
 
         Topics without a count do not exist, or not yet.
         """
@@ -238,7 +240,7 @@ class GroupMembership:
         )
 
     def synced(self, response: SyncGroupResponse) -> JoinOutcome:
-        """Take the answer to `sync`. Unless it is DONE, the way back in is `join`."""
+        """Process the response to `sync`. Unless the outcome is DONE, call `join` next."""
         assert self.phase is JoinPhase.SYNCING
         code = error_code(response.error_code)
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -253,7 +255,7 @@ class GroupMembership:
         return JoinOutcome.DONE
 
     def changes(self, owned: Collection[TopicPartition]) -> AssignmentChanges:
-        """The changes of the assignment for a member that owns these partitions."""
+        """The changes by the assignment for a member that owns these partitions."""
         assigned = set(self.assignment)
         return AssignmentChanges(
             sorted(set(owned) - assigned), [tp for tp in self.assignment if tp not in set(owned)]
@@ -263,11 +265,11 @@ class GroupMembership:
 
     @property
     def beats(self) -> bool:
-        """Whether to send heartbeats: not while an answer is waited for that does for one."""
+        """Whether to send heartbeats: not while a join or sync is in flight, which counts."""
         return self.phase is JoinPhase.STABLE
 
     def heartbeat(self) -> HeartbeatRequest:
-        """The request to send while `beats`."""
+        """The heartbeat to send while `beats`."""
         return HeartbeatRequest(
             group_id=self._settings.group_id,
             generation_id=self.identity.generation,
@@ -276,12 +278,12 @@ class GroupMembership:
         )
 
     def heard(self, sent_by: MembershipIdentity, code_heard: int) -> JoinOutcome:
-        """Take the answer to a heartbeat or commit of an identity, which may be of the past."""
+        """Process the response to a heartbeat or commit, which a past identity may have sent."""
         code = error_code(code_heard)
         if code is ErrorCode.NONE:
             return JoinOutcome.DONE
         if sent_by != self.identity or self.phase is not JoinPhase.STABLE:
-            # It was on its way when we joined again, and tells nothing of where we are now.
+            # It was sent before the last join, and says nothing about the current state.
             return JoinOutcome.ELSEWHERE if code in _ELSEWHERE else JoinOutcome.DONE
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             if self.rejoin_reason is None:
@@ -290,15 +292,15 @@ class GroupMembership:
         return self._refused(code)
 
     def lose(self, reason: str) -> None:
-        """End the membership without a word from the coordinator: this member gave it up."""
+        """End the membership without a response from the coordinator: this member gave it up."""
         self.phase = JoinPhase.OUTSIDE
         self.identity = MembershipIdentity()
         self._forget_generation(reason)
 
     def leave(self, reason: str) -> LeaveGroupRequest | None:
-        """The request by which to leave; None for those who need not, or have nothing to leave.
+        """The LeaveGroup request; None for a static member, or without a member id.
 
-        A static member is expected back and leaves by not coming back in time (KIP-345).
+        A static member is expected to return, and leaves by its session timeout (KIP-345).
         """
         member_id = self.identity.member_id
         if not member_id or self._settings.instance_id is not None:
@@ -310,9 +312,9 @@ class GroupMembership:
         )
 
     def _refused(self, code: ErrorCode) -> JoinOutcome:
-        """Handle the errors that every request of a member can be refused with."""
+        """Handle the errors that every request of a member can be answered with."""
         if code in _UNKNOWN:
-            # A member whose generation is wrong is still known by its id.
+            # After ILLEGAL_GENERATION the coordinator still knows the member id.
             kept = self.identity.member_id if code is ErrorCode.ILLEGAL_GENERATION else NO_MEMBER
             self.phase = JoinPhase.OUTSIDE
             self.identity = MembershipIdentity(kept)

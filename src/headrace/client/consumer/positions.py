@@ -1,7 +1,7 @@
-"""First positions of partitions: a committed offset, an end of the log, or a timestamp.
+"""Initial positions of partitions: a committed offset, an end of the log, or a timestamp.
 
-Rule: each partition is looked after by itself. One whose leader is away, or that does not exist,
-must not keep the others from beginning.
+Rule: each partition is handled by itself. A partition without a leader, or that does not exist,
+must not keep the others from starting.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ Committed = Callable[
 
 
 class _MissingPosition(NamedTuple):
-    """A partition that needs a position, as it was when that was noticed."""
+    """A partition that needs a position, with its state when the search began."""
 
     state: PartitionState
     generation: int
@@ -39,7 +39,7 @@ class _MissingPosition(NamedTuple):
 class PositionFinder:
     """Finds the positions that a subscription lacks. For one event loop.
 
-    `committed` asks the group for offsets; it is None without a group. `on_found` is told when a
+    `committed` fetches the group's offsets; it is None without a group. `on_found` is called when a
     partition can be fetched, and `on_error` when the application has to decide.
     """
 
@@ -66,7 +66,7 @@ class PositionFinder:
         self._sought: set[PartitionState] = set()
 
     def pump(self) -> None:
-        """Look for every position that is lacking and not looked for yet."""
+        """Start the search for every missing position that is not being searched for."""
         with self._subscription.lock:
             states = self._subscription.lacking_position()
         new = [state for state in states if state not in self._sought]
@@ -75,7 +75,7 @@ class PositionFinder:
             self._spawn(self._seek(new))
 
     async def _seek(self, states: Sequence[PartitionState]) -> None:
-        """Try until all of these have a position, an error, or an end."""
+        """Retry until each partition has a position, has an error, or is no longer assigned."""
         attempts = 0
         while True:
             with self._subscription.lock:
@@ -92,11 +92,11 @@ class PositionFinder:
                 await asyncio.sleep(self._cluster.backoff.delay_s(attempts, self._cluster.rng))
                 attempts += 1
         self._sought.difference_update(states)
-        # One may have lost its position again in the moment it was taken off the list.
+        # A partition may have lost its position again at the moment of its removal from the list.
         self.pump()
 
     def _parts(self, lacking: Sequence[_MissingPosition]) -> list[list[_MissingPosition]]:
-        """By leader, and by topic where the leader is not known."""
+        """The partitions grouped by leader; those without a known leader grouped by topic."""
         parts: dict[object, list[_MissingPosition]] = {}
         for partition in lacking:
             known = self._cluster.leader_of(partition.state.tp)
@@ -106,7 +106,7 @@ class PositionFinder:
         return list(parts.values())
 
     async def _find(self, part: Sequence[_MissingPosition]) -> None:
-        """One attempt; what fails and may pass is left for the next."""
+        """Try once; partitions with a retriable error stay pending."""
         try:
             existing = await self._existing(part)
             await self._find_existing(existing)
@@ -126,19 +126,19 @@ class PositionFinder:
         return None
 
     async def _refresh(self, topics: set[str]) -> None:
-        """Ask where partitions are by now; what was known is believed until there is an answer."""
+        """Refresh the metadata of topics; the old metadata is used until there is a response."""
         try:
             await self._cluster.refresh(topics, self._cluster.deadline())
         except (ConnectionFailed, TimedOut, Unreachable, KafkaError) as error:
             self._on_away(error)
 
     async def _existing(self, part: Sequence[_MissingPosition]) -> list[_MissingPosition]:
-        """Those whose partition exists. The others are an error if they were named by number."""
+        """The partitions that exist. The others are an error if they were assigned by number."""
         existing = []
         for partition in part:
             error = await self._unknown(partition.state.tp)
             if error is not None:
-                # Perhaps it is new, and what we know is old.
+                # It may be new, and the metadata old.
                 await self._refresh({partition.state.tp.topic})
                 error = await self._unknown(partition.state.tp)
             if error is None:
@@ -193,7 +193,7 @@ class PositionFinder:
 
 
 def no_offset(tp: TopicPartition, group_id: str | None, position: int | None = None) -> NoOffset:
-    """The error of a partition for which `auto_offset_reset` does not choose an offset."""
+    """The error of a partition without a position when `auto_offset_reset` is "none"."""
     if position is not None:
         why = f"offset {position} of {tp} does not exist"
     elif group_id is None:
@@ -207,7 +207,7 @@ def no_offset(tp: TopicPartition, group_id: str | None, position: int | None = N
 
 
 def truncated(tp: TopicPartition, position: int, offset: int | None) -> LogTruncated:
-    """The error of a partition whose leader lacks what was read before a position."""
+    """The error of a partition whose leader lacks records that were read."""
     if offset is None:
         text = (
             f"{tp} has no records of the leader epoch that was read last before offset {position}:"

@@ -1,4 +1,4 @@
-"""Rebalance listeners of applications, and the changes they are called for inside `poll()`."""
+"""Rebalance listeners of applications, and the queue of changes to call them for in `poll()`."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from headrace.types import TopicPartition
 
 
 class RebalanceCallbacks(Protocol):
-    """The listener that `subscribe` takes: the two methods that every Kafka client has."""
+    """The listener argument of `subscribe`: the two methods that every Kafka client has."""
 
     def on_partitions_revoked(
         self, revoked: Collection[TopicPartition], /
@@ -23,11 +23,11 @@ class RebalanceCallbacks(Protocol):
 
 
 class RebalanceListener:
-    """A base for listeners: overwrite what you need.
+    """A base class for listeners: override the methods you need.
 
     The methods are called inside `poll()`, in the thread (or the task) that polls, so they may use
-    the consumer: commit, seek, pause. In `headrace.aio` they may be coroutine functions. What they
-    raise is raised by `poll()`.
+    the consumer: commit, seek, pause. In `headrace.aio` they may be coroutine functions. Their
+    exceptions are raised by `poll()`.
 
     >>> class Offsets(RebalanceListener):
     ...     def on_partitions_revoked(self, revoked):
@@ -41,20 +41,20 @@ class RebalanceListener:
     def on_partitions_revoked(
         self, revoked: Collection[TopicPartition], /
     ) -> Awaitable[None] | None:
-        """These partitions go to another member next; offsets can still be committed."""
+        """Called before partitions go to another member; offsets can still be committed."""
         return None
 
     def on_partitions_assigned(
         self, assigned: Collection[TopicPartition], /
     ) -> Awaitable[None] | None:
-        """These partitions are ours from now on; nothing was read of them yet."""
+        """Called when partitions were assigned, before any record of them is read."""
         return None
 
     def on_partitions_lost(self, lost: Collection[TopicPartition], /) -> Awaitable[None] | None:
-        """Others may have these partitions already, so nothing can be committed any more.
+        """Called when partitions are lost: other members may own them, so no commit is possible.
 
-        That is what happens to a member that was silent for too long. Without a method of your own
-        it is as if they were revoked.
+        This happens to a member that was silent for too long. The default calls
+        `on_partitions_revoked`.
         """
         return self.on_partitions_revoked(lost)
 
@@ -68,7 +68,7 @@ class RebalanceEvent(Enum):
 
 
 class PendingRebalance:
-    """One change the application is told about; `told` is done when it was."""
+    """An assignment change to report to the application; `told` is done when it was reported."""
 
     __slots__ = ("assignment", "change", "partitions", "told")
 
@@ -86,7 +86,7 @@ class PendingRebalance:
 
 
 class PendingRebalances:
-    """The changes the application has yet to hear of, in order."""
+    """The assignment changes to report to the application, in order."""
 
     def __init__(
         self, subscription: SubscriptionState, post: Callable[..., None], wake: Callable[[], None]
@@ -103,7 +103,7 @@ class PendingRebalances:
         partitions: Sequence[TopicPartition],
         assignment: Sequence[TopicPartition] = (),
     ) -> None:
-        """On the loop: return when the application was told, inside its next `poll()`."""
+        """On the loop: return after the application was notified, inside its next `poll()`."""
         done = asyncio.get_running_loop().create_future()
         pending = PendingRebalance(change, list(partitions), list(assignment), done)
         self._pending.append(pending)
@@ -111,23 +111,23 @@ class PendingRebalances:
         try:
             await done
         finally:
-            # Whoever is cancelled takes the news back, unless it is being told already.
+            # A cancelled caller withdraws the change, unless the listener is being called already.
             if pending in self._pending:
                 self._pending.remove(pending)
 
     @property
     def has_pending(self) -> bool:
-        """In the application: whether there is a change to be told."""
+        """In the application: whether a change has to be reported."""
         return bool(self._pending)
 
     def begin(self) -> PendingRebalance | None:
-        """In the application: the next change to be told; `end` it whatever the listener does."""
+        """In the application: the next change to report; `end` it whatever the listener does."""
         if not self._pending:
             return None
         try:
             pending = self._pending.popleft()
         except IndexError:
-            return None  # Taken back in this moment.
+            return None  # Withdrawn at this moment.
         if pending.change is RebalanceEvent.ASSIGNED:
             with self._subscription.lock:
                 self._subscription.replace(pending.assignment)
@@ -136,14 +136,14 @@ class PendingRebalances:
     def call_listener(
         self, change: RebalanceEvent, partitions: Sequence[TopicPartition]
     ) -> Awaitable[None] | None:
-        """In the application: what the listener returns, if there is one and it has to know."""
+        """In the application: the listener's result; None if there is nothing to call."""
         listener = self.listener
         if listener is None or (not partitions and change is not RebalanceEvent.ASSIGNED):
             return None
         if change is RebalanceEvent.ASSIGNED:
             return listener.on_partitions_assigned(partitions)
         if change is RebalanceEvent.LOST:
-            # Listeners written for other clients may not have this one.
+            # Listeners written for other clients may not have this method.
             lost = getattr(listener, "on_partitions_lost", None)
             if lost is not None:
                 answer: Awaitable[None] | None = lost(partitions)
@@ -151,7 +151,7 @@ class PendingRebalances:
         return listener.on_partitions_revoked(partitions)
 
     def end(self, one: PendingRebalance) -> None:
-        """In the application: the listener is done, the loop may go on."""
+        """In the application: the listener has returned, the loop may continue."""
         self._post(_settle, one.told)
 
 

@@ -1,8 +1,8 @@
-"""The partitions of a consumer, their positions, and the offsets the application is done with.
+"""The partitions of a consumer, their positions, and the offsets the application has finished.
 
-Pure, and shared by the thread that polls and the loop that fetches: whoever calls holds `lock`.
-Rule: a seek and a change of the assignment begin a new generation of a partition. What was asked
-for in an older one is thrown away when it comes.
+Pure, and shared by the thread that polls and the loop that fetches: callers hold `lock`. Rule: a
+seek and a change of the assignment begin a new generation of a partition. Data requested in an
+older generation is discarded when it arrives.
 """
 
 import re
@@ -22,7 +22,7 @@ from headrace.client.types import OffsetAndMetadata
 from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 
-# How many chunks of a partition may wait, one of them partly read, before no more is fetched.
+# The number of chunks of a partition that may wait, one of them partly read, before fetching stops.
 CHUNKS_PER_PARTITION = 2
 
 
@@ -38,13 +38,13 @@ class SubscriptionMode(Enum):
 class PartitionState:
     """One partition of the assignment.
 
-    `given` has the position; it is None until a committed offset, a reset or a seek has said where
-    to begin. `reset_to` is the timestamp of a reset that was asked for, as ListOffsets knows it.
-    `served` orders partitions by when they last had data, `max_bytes` is more than the usual limit
-    of a fetch where that was too little. `fetch_epoch` is the epoch of the last batch that was
-    fetched, or that the committed offset names; `leader_epoch` that of the leader who is known to
-    have it; -1 if nothing is known. `epochs` are those of what was fetched and is not done yet.
-    Invariant: `chunks` begin where `given` ends, and `fetch_offset` is where they end.
+    `given` has the position; it is None until a committed offset, a reset or a seek provides the
+    first one. `reset_to` is the timestamp of a requested reset, as in ListOffsets. `served` orders
+    partitions by when they last had data, `max_bytes` is a fetch limit raised above the usual one
+    where that was too small for a batch. `fetch_epoch` is the epoch of the last batch that was
+    fetched, or that the committed offset names; `leader_epoch` that of the leader known to have it;
+    -1 if unknown. `epochs` are those of the fetched and unfinished batches. Invariant: `chunks`
+    begin where `given` ends, and `fetch_offset` is where they end.
     """
 
     __slots__ = (
@@ -99,29 +99,29 @@ class PartitionState:
 
     @property
     def position(self) -> int | None:
-        """The offset of the next record the application gets; None if that is not known yet."""
+        """The offset of the next record for the application; None if not known yet."""
         return None if self.given is None else self.given.position
 
     @property
     def done_offset(self) -> int:
-        """The application is done with all records before this offset; -1 if not known."""
+        """The offset before which the application has finished all records; -1 if not known."""
         given = self.given
         if isinstance(given, RecordRun) and given.iterating:
             return given.begun
         return self.done
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the last record before an offset, or -1 if it is not known."""
+        """The leader epoch of the last record before an offset, or -1 if unknown."""
         return next((epoch.epoch for epoch in reversed(self.epochs) if epoch.offset < offset), -1)
 
     @property
     def has_data(self) -> bool:
-        """Whether anything, if only an error, waits to be handed out."""
+        """Whether records or an error wait to be returned."""
         return bool(self.chunks) or (self.given is not None and not self.given.is_done)
 
     @property
     def is_fetchable(self) -> bool:
-        """Whether more of it is to be fetched now."""
+        """Whether the partition should be fetched now."""
         return (
             self.given is not None
             and not self.in_flight
@@ -138,7 +138,7 @@ class PartitionState:
 
 
 class SubscriptionState:
-    """The topics or partitions an application asked for, and the state of those it has."""
+    """The subscribed topics or assigned partitions, and the state of each current partition."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -150,26 +150,26 @@ class SubscriptionState:
         self._ready: deque[PartitionState] = deque()
         self._given_out: list[PartitionState] = []
 
-    # -- what is asked for
+    # -- the subscription
 
     def set_topics(self, topics: frozenset[str]) -> None:
-        """Read these topics instead of others."""
+        """Subscribe to these topics instead of the present ones."""
         self._enter(SubscriptionMode.TOPICS)
         self.topics = topics
 
     def set_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Read the topics whose whole names match, as they come and go."""
+        """Subscribe to the topics whose whole names match, as they are created and deleted."""
         self._enter(SubscriptionMode.PATTERN)
         self.pattern = pattern
         self.topics = frozenset()
 
     def set_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, whatever others do; those read before go on where they are."""
+        """Assign partitions without a group; those already assigned keep their positions."""
         self._enter(SubscriptionMode.ASSIGNED)
         self.replace(partitions)
 
     def clear(self) -> None:
-        """Read nothing."""
+        """Clear the subscription and the assignment."""
         self.replace(())
         self.mode = SubscriptionMode.NONE
         self.topics = frozenset()
@@ -183,10 +183,10 @@ class SubscriptionState:
             )
         self.mode = mode
 
-    # -- what there is
+    # -- the assignment
 
     def replace(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make these the assignment. Partitions that stay keep their positions."""
+        """Replace the assignment. Partitions that stay keep their positions."""
         wanted = dict.fromkeys(partitions)
         self.drop([tp for tp in self.states if tp not in wanted])
         for tp in wanted:
@@ -194,7 +194,7 @@ class SubscriptionState:
                 self.states[tp] = PartitionState(tp)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take partitions out of the assignment, with all that was fetched of them."""
+        """Remove partitions from the assignment, with all their fetched data."""
         for tp in partitions:
             state = self.states.pop(tp, None)
             if state is not None:
@@ -209,31 +209,33 @@ class SubscriptionState:
         return state
 
     def is_current(self, state: PartitionState, generation: int) -> bool:
-        """Whether an answer to what was asked then is still about what is wanted now."""
+        """Whether a response to a request made in `generation` is still wanted."""
         return state.generation == generation and self.states.get(state.tp) is state
 
     # -- positions
 
     def seek(self, tp: TopicPartition, offset: int, epoch: int = -1) -> None:
-        """Go on at an offset; if the epoch before it is known, its leader has to confirm it."""
+        """Set the position; if the epoch before it is known, the leader has to confirm the
+        position.
+        """
         state = self.state(tp)
         self._discard(state)
         self._set_position(state, offset, epoch)
         state.leader_epoch = -1
 
     def found(self, state: PartitionState, generation: int, offset: int, epoch: int = -1) -> None:
-        """A committed offset or a reset has said where to begin."""
+        """Set the first position, from a committed offset or a reset."""
         if self.is_current(state, generation) and state.given is None:
             self._set_position(state, offset, epoch)
             state.leader_epoch = -1
 
     def go_back(self, state: PartitionState, offset: int, epoch: int) -> None:
-        """Go on at an offset up to which the leader has confirmed the log."""
+        """Set the position to an offset up to which the leader has confirmed the log."""
         self._discard(state)
         self._set_position(state, offset, epoch)
 
     def reset(self, state: PartitionState, timestamp: int | None) -> None:
-        """Go on where ListOffsets says; with None, where the reset policy says."""
+        """Look the position up by ListOffsets; with None by the reset policy."""
         self._discard(state)
         state.given = None
         state.reset_to = timestamp
@@ -247,7 +249,7 @@ class SubscriptionState:
         state.reset_to = None
 
     def _discard(self, state: PartitionState) -> None:
-        """Begin a new generation, with nothing fetched."""
+        """Begin a new generation, without fetched data."""
         state.generation += 1
         state.in_flight = False
         state.is_out_of_range = False
@@ -255,11 +257,11 @@ class SubscriptionState:
         self.buffered_bytes -= sum(chunk.size for chunk in state.chunks)
         state.chunks.clear()
         if isinstance(state.given, RecordRun):
-            # Iteration may be in the middle of these rows: there are no more of them.
+            # Iteration may be in the middle of these rows: it has to end here.
             state.given.stop = state.given.index
 
     def pause(self, tp: TopicPartition) -> None:
-        """Hand out nothing more of a partition, and fetch nothing, until it is resumed."""
+        """Neither return records of a partition nor fetch it, until it is resumed."""
         state = self.state(tp)
         state.is_paused = True
         for chunk in state.chunks:
@@ -268,13 +270,13 @@ class SubscriptionState:
             state.given.stop = state.given.index
 
     def resume(self, tp: TopicPartition) -> None:
-        """Undo `pause`: what was fetched before it is handed out first."""
+        """Undo `pause`: records fetched before it are returned first."""
         state = self.state(tp)
         state.is_paused = False
         self._queue(state)
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing more of partitions that another member is about to get."""
+        """Stop returning records of partitions that are about to be revoked."""
         for tp in partitions:
             state = self.states.get(tp)
             if state is not None:
@@ -283,7 +285,7 @@ class SubscriptionState:
     # -- from the fetcher to the application
 
     def add(self, state: PartitionState, generation: int, chunk: CompletedFetch) -> bool:
-        """Take what was fetched; False if it is not wanted any more."""
+        """Add fetched data; False if it is not wanted any more."""
         if not self.is_current(state, generation):
             return False
         state.chunks.append(chunk)
@@ -308,7 +310,7 @@ class SubscriptionState:
             self._ready.append(state)
 
     def next_ready(self) -> PartitionState | None:
-        """The partition to hand out records of, oldest data first; `put_back` it afterwards."""
+        """The next partition to return records of, oldest data first; `put_back` it afterwards."""
         while self._ready:
             state = self._ready.popleft()
             state.is_queued = False
@@ -329,20 +331,20 @@ class SubscriptionState:
             self._ready.append(state)
 
     def gave_out(self, state: PartitionState) -> bool:
-        """Note what was handed out; True if there is room to fetch more now."""
+        """Note that records were returned; True if there is room to fetch more."""
         if not self._given_out or self._given_out[-1] is not state:
             self._given_out.append(state)
         return self.let_go(state)
 
     def let_go(self, state: PartitionState) -> bool:
-        """Free the chunk whose records were all handed out; True if one was."""
+        """Free the chunks whose records were all returned; True if there was one."""
         given = state.given
         if given is not None and given.is_done and given.end_position >= 0 and state.chunks:
             state.chunks[0].read_to(given.end_position)
             given.end_position = -1
         freed = False
         while state.chunks and state.chunks[0].is_read:
-            # Batches nobody sees move the position too.
+            # Batches that are not delivered advance the position too.
             chunk = state.chunks.popleft()
             self.buffered_bytes -= chunk.size
             freed = True
@@ -351,12 +353,12 @@ class SubscriptionState:
         return freed
 
     def begin_poll(self) -> None:
-        """The application asks for more, so it is done with what it got."""
+        """The application polls, so it has finished the records of the last poll."""
         self.finish_given(iterated_too=True)
         self._given_out.clear()
 
     def finish_given(self, *, iterated_too: bool) -> None:
-        """Mark polled records as done; that of a running iteration only if `iterated_too`."""
+        """Mark polled records as finished; that of a running iteration only if `iterated_too`."""
         for state in self._given_out:
             given = state.given
             if given is None:
@@ -369,7 +371,7 @@ class SubscriptionState:
             state.done = given.position
 
     def take_back(self) -> None:
-        """Undo what was handed out since `begin_poll`: it did not reach the application."""
+        """Undo the records returned since `begin_poll`: they did not reach the application."""
         for state in self._given_out:
             if state.given is not None and state.given.position != state.done:
                 epoch = state.epoch_before(state.done)
@@ -380,18 +382,18 @@ class SubscriptionState:
     # -- answers
 
     def lacking_position(self) -> list[PartitionState]:
-        """The partitions for which nobody knows yet where to begin."""
+        """The partitions without a position."""
         return [state for state in self.states.values() if state.lacks_position]
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset behind the last record handed out, for each partition that has one."""
+        """The offset behind the last returned record, for each partition with a position."""
         found = ((tp, state.position) for tp, state in self.states.items())
         return {tp: position for tp, position in found if position is not None}
 
     def done_offsets(
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset up to which the application is done, by partition with a position."""
+        """The offset up to which records are finished, for each partition with a position."""
         states = self.states
         chosen = states if partitions is None else [tp for tp in partitions if tp in states]
         return {tp: states[tp].done_offset for tp in chosen if states[tp].given is not None}

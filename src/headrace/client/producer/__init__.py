@@ -1,1 +1,1 @@
-"""Records to brokers: gathered, batched, sent in order, each once."""
+"""The producer: batching, ordered delivery without duplicates, transactions."""

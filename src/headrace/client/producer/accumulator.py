@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records from any thread into the batches of their partitions, within a bound of memory.
+"""Records from any thread into the batches of their partitions, within a memory limit.
 
-Rule: nothing here waits. `put` gives no future when a topic is not known yet or the buffer is full,
-and the producer around it waits in its own way, and then tries again.
+Rule: nothing here waits. `send` returns no future when a topic is unknown or the buffer is full;
+the producer around it waits, blocking or in asyncio, and then tries again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HEADER_OVERHEAD_BYTES = 10
 
 
 def encode_headers(topic: str, headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """The headers with their values as bytes, and at most how many bytes they take.
+    """The headers with their values as bytes, and an upper bound of their encoded size.
 
     >>> encode_headers("orders", {"trace": "7"})
     ([('trace', b'7')], 16)
@@ -72,7 +72,7 @@ def encode_headers(topic: str, headers: Any) -> tuple[list[tuple[str, bytes | No
 
 
 class _BadHeader(TypeError):
-    """A header that is a pair, but not of a name and a value."""
+    """A header pair whose name or value has the wrong type."""
 
 
 def _value(topic: str, name: Any, value: Any) -> bytes | None:
@@ -89,10 +89,10 @@ def _value(topic: str, name: Any, value: Any) -> bytes | None:
     )
 
 
-# Batches of every partition that are being filled or are full, within a bound of memory.
+# Open and full batches of every partition, within a memory limit.
 #
-# Rule: whoever changes them holds the lock, except `set_topic`'s last step: topics are looked up
-# without it. Nothing waits here: a waiter stands in line and is told when it has its room. The
+# Rule: they are changed with the lock held, except in `set_topic`'s last step: topics are looked up
+# without it. Nothing waits here: a waiter is queued and woken when its room is granted. The
 # attributes are typed in `accumulator.pxd`, which lets the accumulator reach them without a Python
 # call.
 
@@ -107,7 +107,7 @@ _WAITING = cython.declare(cython.int, 1)
 @cython.final
 @cython.cclass
 class TopicBuffers:
-    """The partitions of a topic. `sticky` is where records without a key go for now, or -1."""
+    """The partitions of a topic. `sticky` is the current partition of keyless records, or -1."""
 
     def __init__(self, name):
         self.name = name
@@ -120,9 +120,9 @@ class TopicBuffers:
 @cython.final
 @cython.cclass
 class PartitionBuffer:
-    """One partition: the batch that is being filled, and those that are full.
+    """One partition: its open batch, and its full ones.
 
-    `queue` and `node_id` are the sender's. `is_due` says that the batch being filled may leave.
+    `queue` and `node_id` are the sender's. `is_due` says that the open batch may be sent.
     """
 
     def __init__(
@@ -152,9 +152,8 @@ class PartitionBuffer:
 class Buffers:
     """Open and full batches of every partition, within `buffer_memory` bytes. Thread-safe.
 
-    Invariant: `used_bytes` is the sum of what unsettled batches and granted waiters have reserved.
-    The sender is woken when there is something new for it to do: a batch is full, or the first one
-    begins to linger.
+    Invariant: `used_bytes` is the sum of the reservations of unsettled batches and granted waiters.
+    The sender is woken when it has work: a batch is full, or a first batch begins to linger.
     """
 
     def __init__(self, options, wake, *, choice, monotonic):
@@ -191,24 +190,25 @@ class Buffers:
         if cython.compiled:
             PyThread_free_lock(self._lock)
 
-    # -- for whoever adds records, holding the lock
+    # -- for adding records, with the lock held
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def acquire(self) -> cython.void:
-        """Take the lock. A lock of C, because `threading.Lock` parses arguments that nobody gives:
-        that took a fifth of the time of `send`."""
+        """Take the lock. A C lock, because `threading.Lock` parses arguments that are never given:
+        that took a fifth of the time of `send`.
+        """
         if not cython.compiled:
             self._lock.acquire()
         elif not PyThread_acquire_lock(self._lock, _AT_ONCE):
-            # Whoever has it may wait for the interpreter.
+            # Its holder may wait for the interpreter.
             with cython.nogil:
                 PyThread_acquire_lock(self._lock, _WAITING)
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def release(self) -> cython.void:
-        """Give the lock back."""
+        """Release the lock."""
         if cython.compiled:
             PyThread_release_lock(self._lock)
         else:
@@ -217,7 +217,7 @@ class Buffers:
     @cython.cfunc
     @cython.exceptval(-1)
     def pick(self, topic: TopicBuffers) -> cython.longlong:
-        """A partition for a record that may go to any: one with a leader, if there is one."""
+        """A partition for a record that may go to any: one with a leader, if possible."""
         slot: PartitionBuffer
         if self.takes_turns:
             for _ in range(topic.count):
@@ -232,7 +232,7 @@ class Buffers:
                 for index in range(topic.count)
                 if topic.slots[index].has_leader and index != topic.turn
             ]
-            # `turn` is where records went last: another one's turn, unless it is the only one.
+            # `turn` is the last partition used: choose another one, unless it is the only one.
             topic.turn = topic.sticky = self._choice(led) if led else max(topic.turn, 0)
         return topic.sticky
 
@@ -259,7 +259,7 @@ class Buffers:
 
     @cython.cfunc
     def seal(self, slot: PartitionBuffer):
-        """Close the batch that is being filled, and have the sender look at it."""
+        """Close the open batch, and list it for the sender."""
         self._close(slot)
         self._list(slot)
 
@@ -287,7 +287,7 @@ class Buffers:
     @cython.cfunc
     @cython.exceptval(-1)
     def should_wake(self) -> cython.bint:
-        """Whether the sender has to be told of news; once is enough until it looks."""
+        """Whether the sender has to be woken for news; once is enough until it drains."""
         if not self._has_news:
             return False
         self._has_news = False
@@ -298,7 +298,7 @@ class Buffers:
 
     @cython.cfunc
     def rouse(self):
-        """Wake the sender; if Ctrl-C comes in between, whoever is next does."""
+        """Wake the sender; if Ctrl-C interrupts this, the next caller wakes it."""
         is_done: cython.bint = False
         try:
             self._wake()
@@ -311,7 +311,7 @@ class Buffers:
     # -- for producers, on any thread
 
     def add_columns(self, name, index, encode, count, raw_bytes) -> BatchDelivery:
-        """Put a batch that is already whole behind those of its partition; room was granted."""
+        """Add a whole batch behind those of its partition; its room was granted before."""
         topic: TopicBuffers = self.topics[name]
         slot: PartitionBuffer = topic.slots[index]
         delivery = BatchDelivery(slot.tp, count, self.home)
@@ -338,10 +338,10 @@ class Buffers:
         return delivery
 
     def enter(self, waiter) -> bool:
-        """Whether there is room for a waiter now; if not, it waits in line and is told."""
+        """Whether there is room for a waiter now; if not, it queues and is woken later."""
         self.acquire()
         try:
-            # Closed since the caller looked: nobody would come to tell this one.
+            # Closed since the caller looked: the waiter would never be woken.
             if self.refusal is not None:
                 raise self.refusal()
             if not self.waiters and self.used_bytes + waiter.size_bytes <= self.limit:
@@ -349,7 +349,7 @@ class Buffers:
                 waiter.is_granted = True
                 return True
             self.waiters.append(waiter)
-            # Room comes from batches that leave, so none may linger now.
+            # Room is freed by batches that are sent, so none may linger now.
             self._hurry()
             wakes: cython.bint = self.should_wake()
         finally:
@@ -359,7 +359,7 @@ class Buffers:
         return False
 
     def leave(self, waiter) -> None:
-        """A waiter gives up; what it was granted in the meantime goes to others."""
+        """Remove a waiter; room granted to it in the meantime goes to other waiters."""
         granted: list = []
         self.acquire()
         try:
@@ -375,10 +375,10 @@ class Buffers:
             waiting.wake()
 
     def refuse(self, failure, *known) -> bool:
-        """Take no more records: `failure()` is the exception for those who try or wait.
+        """Refuse further records: `failure()` is the exception for callers that send or wait.
 
-        None takes records again. If the reason `known` so far is given and there is another one by
-        now, that stays and False is returned: a producer that is closed stays closed.
+        None accepts records again. If the expected reason `known` is given, but the present reason
+        is another one, that stays and False is returned: a producer that is closed stays closed.
         """
         self.acquire()
         try:
@@ -393,7 +393,7 @@ class Buffers:
         return True
 
     def hurry(self) -> list:
-        """Let every batch leave now; return the deliveries that are not done."""
+        """Make every batch due now; return the unfinished deliveries."""
         self.acquire()
         try:
             self._hurry()
@@ -406,12 +406,12 @@ class Buffers:
         return unsettled
 
     def partition_count(self, name) -> int:
-        """The partition count of a topic, 0 if it is not known."""
+        """The partition count of a topic, 0 if unknown."""
         topic: TopicBuffers = self.topics.get(name)
         return 0 if topic is None else topic.count
 
     def sticky(self, name) -> int:
-        """The partition that records without a key go to for now."""
+        """The current partition of records without a key."""
         self.acquire()
         try:
             return self.pick(self.topics[name])
@@ -421,7 +421,7 @@ class Buffers:
     # -- for the sender, on the thread of its loop
 
     def set_topic(self, name, leaders) -> None:
-        """A topic's partitions: for each whether it has a leader."""
+        """Set the partitions of a topic: for each, whether it has a leader."""
         self.acquire()
         try:
             topic: TopicBuffers = self.topics.get(name)
@@ -439,13 +439,13 @@ class Buffers:
                 topic.sticky = -1
             if topic.turn >= topic.count:
                 topic.turn = -1
-            # Only now: `_add` looks topics up without the lock.
+            # Last: `_add` looks topics up without the lock.
             self.topics[name] = topic
         finally:
             self.release()
 
     def drain(self, now: cython.double) -> tuple:
-        """The slots to look at since the last time, and when to come again for lingering ones."""
+        """The partitions listed since the last call, and when the next lingering batch is due."""
         slot: PartitionBuffer
         self.acquire()
         try:
@@ -472,7 +472,7 @@ class Buffers:
         return listed, next_linger
 
     def take(self, slot: PartitionBuffer):
-        """The next batch of a partition that may leave, or None."""
+        """The next sendable batch of a partition, or None."""
         self.acquire()
         try:
             if not slot.sealed and slot.is_due:
@@ -482,7 +482,7 @@ class Buffers:
             self.release()
 
     def next_expiry(self) -> float:
-        """When the time of the oldest batch is over."""
+        """The time at which the oldest batch expires."""
         self.acquire()
         try:
             for deadline in self._unsettled.values():
@@ -492,7 +492,7 @@ class Buffers:
             self.release()
 
     def drop(self, now=None) -> list:
-        """Take out the batches whose time is over by `now`, or with None all that are here."""
+        """Remove the batches that have expired by `now`, or with None all batches."""
         dropped: list = []
         slot: PartitionBuffer
         topic: TopicBuffers
@@ -511,7 +511,7 @@ class Buffers:
         return dropped
 
     def forget(self, delivery: BatchDelivery) -> None:
-        """A delivery is done; nobody waits for it any more."""
+        """Drop finished deliveries, from a part to the whole."""
         self.acquire()
         try:
             while delivery is not None and delivery.is_done:
@@ -521,7 +521,7 @@ class Buffers:
             self.release()
 
     def free(self, batch) -> None:
-        """A batch is settled and its memory free for others."""
+        """Free the memory of a settled batch for waiters."""
         granted: list = []
         self.acquire()
         try:
@@ -535,7 +535,7 @@ class Buffers:
 
     @cython.cfunc
     def _grant(self) -> list:
-        """Give room to those who wait for it, in their order."""
+        """Grant room to waiters, in their order."""
         granted: list = []
         while self.waiters and self.used_bytes + self.waiters[0].size_bytes <= self.limit:
             waiter = self.waiters.popleft()
@@ -560,8 +560,8 @@ class Buffers:
         self._has_news = True
 
 
-# What a record takes beyond its key, value and headers is less than this, and a batch beyond its
-# records exactly that.
+# Upper bound of a record's size beyond key, value and headers, and the exact size of a batch beyond
+# its records.
 _RECORD_OVERHEAD = cython.declare(cython.longlong, 36)
 _BATCH_OVERHEAD = cython.declare(cython.longlong, HEADER_SIZE)
 
@@ -569,7 +569,7 @@ _BATCH_OVERHEAD = cython.declare(cython.longlong, HEADER_SIZE)
 @cython.final
 @cython.cclass
 class Accumulator(Buffers):
-    """The buffers of a producer, and the way of a record into them. Thread-safe."""
+    """The buffers of a producer, and the `send` path into them. Thread-safe."""
 
     _wall = cython.declare(object)
     _keys = cython.declare(object)
@@ -593,7 +593,7 @@ class Accumulator(Buffers):
         self._request_bytes_max = options.max_request_size
 
     def send(self, topic, value, key, headers, partition, timestamp_ms, on_delivery):
-        """The future of a record, or the arguments for `append` once that can succeed.
+        """The future of a record, or the arguments for a later `append` if the caller has to wait.
 
         `topic` may be a `ProducerRecord`, which has the rest but `on_delivery`.
         """
@@ -638,7 +638,7 @@ class Accumulator(Buffers):
     def append(
         self, topic, key, value, headers, partition, timestamp_ms, on_delivery, need, granted
     ):
-        """`send` again, with room in the buffer already given if `granted`."""
+        """Repeat `send` after waiting; `granted` if room in the buffer is reserved already."""
         if self.refusal is not None:
             raise self.refusal()
         return self._add(
@@ -675,7 +675,7 @@ class Accumulator(Buffers):
         future: Future = None
         self.acquire()
         try:
-            # Again, now that nobody can refuse in between: what is taken after that is lost.
+            # Checked again, because a record that is accepted after a refusal would be lost.
             if self.refusal is not None:
                 raise self.refusal()
             if not granted and (self.used_bytes + need > self.limit or self.waiters):
@@ -706,7 +706,7 @@ class Accumulator(Buffers):
     def _write(
         self, topic: TopicBuffers, index: cython.longlong, timestamp, key, value, headers
     ) -> PartitionBuffer:
-        """Write a record into the batch of its partition; -1 is a partition of our choice."""
+        """Write a record into the batch of its partition; -1 lets the accumulator choose one."""
         is_free: cython.bint = index < 0
         if is_free:
             index = self.pick(topic)
@@ -780,13 +780,13 @@ class RecordSender:
         """Add a record to the batch of its partition, and return its `Future`.
 
         `topic` may be a `ProducerRecord` instead, which has the rest. Keys and values are bytes,
-        text, None, or what the serializers take; headers are pairs or a mapping, with values of
+        text, None, or arguments of the serializers; headers are pairs or a mapping, with values of
         bytes, text or None. `on_delivery(error, metadata)` is called when the outcome is known, on
         the producer's own thread; one of the two is None.
 
         It waits only for the first metadata of a topic (`UnknownTopic`, `TimedOut`, `Unreachable`)
-        and for room in the buffer (`BufferExhausted`), at most `max_block_ms`. What is wrong with
-        a record is raised at once: `RecordTooLarge`, `SerializationFailed`, `TypeError`.
+        and for room in the buffer (`BufferExhausted`), at most `max_block_ms`. An invalid record
+        raises at once: `RecordTooLarge`, `SerializationFailed`, `TypeError`.
 
         >>> producer.send(topic, "hello", key="greeting", headers={"lang": "en"}).result().offset
         0

@@ -1,4 +1,4 @@
-"""Arrow tables into record batches: which rows go where, without an object per record."""
+"""Arrow tables cut into record batches by partition, without an object per record."""
 
 from collections.abc import Callable, Iterator, Sequence
 from struct import pack
@@ -13,23 +13,23 @@ from headrace.protocol.columns import BinaryColumn, HeaderColumn
 from headrace.protocol.partitioning import cut_rows, group_rows, partitions_of_keys
 from headrace.types import Buffer
 
-# Arrow tables into record batches: which rows go where, without an object per record.
+# Arrow tables cut into record batches by partition, without an object per record.
 #
 # Pure. Rule: everything is checked before the first batch is handed out, so a table is sent whole
-# or refused whole. Buffers are used where they lie; only what Arrow keeps in other forms is cast.
+# or refused whole. Buffers are used without a copy; only columns of other Arrow types are cast.
 
 
-# Offsets in a column are int32. Half of what they reach is left for what a cast adds.
+# Offsets in a column are int32. Half of their range is left for the growth by a cast.
 _PIECE_BYTES_MAX = 1 << 30
 
 _COLUMNS = ("value", "key", "headers", "partition", "timestamp")
 
-# What a consumer's table has besides. They say where a record was, so they are left out.
+# Further columns of a consumer's table. They are the origin of a record, so they are ignored.
 _IGNORED = ("topic", "offset")
 
 
 class _RowColumns(NamedTuple):
-    """The columns of some rows of the table, as `encode_columns` takes them."""
+    """The columns of some rows of the table, as arguments of `encode_columns`."""
 
     timestamps: Buffer
     keys: BinaryColumn | None
@@ -93,7 +93,7 @@ class ColumnBatch:
         )
 
 
-# A partition that is not known before the batch is handed out.
+# The partition is chosen when the batch is delivered.
 _STICKY = -1
 
 
@@ -107,13 +107,13 @@ def plan_batches(
     record_bytes_max: int | None = None,
     hash_keys: bool = True,
 ) -> Iterator[ColumnBatch]:
-    """Cut a `RecordBatch`, a `Table` or what Arrow can read as one into record batches.
+    """Cut a `RecordBatch`, a `Table` or an object that Arrow can read as one into record batches.
 
-    A row goes to the partition its `partition` says, else to the one of its key (unless
-    `hash_keys` is off), else with its neighbours to what `sticky` says, asked once per batch. Rows
-    of a partition keep their order. A row too large for `batch_bytes_max` gets a batch of its own
-    of at most `record_bytes_max`. What cannot be sent is a TypeError or a ValueError, raised before
-    anything is handed out.
+    A row goes to the partition in its `partition` column, else to that of its key (unless
+    `hash_keys` is off), else with its neighbours to the result of `sticky`, called once per batch.
+    Rows of a partition keep their order. A row too large for `batch_bytes_max` gets a batch of its
+    own of at most `record_bytes_max`. Invalid input is a TypeError or a ValueError, raised before
+    the first batch is returned.
     """
     table = as_table(batch)
     _check_names(table.schema.names)
@@ -143,7 +143,7 @@ def _pyarrow() -> Any:
 
 
 def as_table(batch: Any) -> Any:
-    """The argument of `send_arrow` as a table; TypeError if it is none."""
+    """The argument of `send_arrow` as a table; TypeError if it cannot be read as one."""
     pa = _pyarrow()
     if isinstance(batch, pa.Table):
         return batch
@@ -172,7 +172,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _pieces(table: Any, batch_bytes_max: int) -> Iterator[Any]:
-    """The table as record batches: none too large for int32 offsets, small chunks put together."""
+    """The table in pieces: none too large for int32 offsets, small chunks combined."""
     chunks = max(table.column("value").num_chunks, 1)
     if chunks > 1 and table.nbytes // chunks < 4 * batch_bytes_max:
         table = table.combine_chunks()
@@ -187,7 +187,7 @@ def _pieces(table: Any, batch_bytes_max: int) -> Iterator[Any]:
 
 
 def _expanded_bytes(array: Any) -> int:
-    """The largest size in bytes of an array's rows, each with its own bytes."""
+    """An upper bound of the size in bytes of an array's rows, when none share bytes."""
     pa = _pyarrow()
     if not pa.types.is_dictionary(array.type) or pa.types.is_primitive(array.type.value_type):
         return int(array.nbytes)
@@ -220,7 +220,8 @@ def _plan_piece(
             begin, behind = bounds[number], bounds[number + 1]
             batch = ColumnBatch(source, rows, begin, behind, partition, raw_bytes)
             cut.append((number, batch))
-    # Partitions take turns: they are written in parallel, and what lies together is read together.
+    # Round robin over partitions: they are written in parallel, and adjacent batches are read
+    # together.
     cut.sort(key=lambda numbered: numbered[0])
     return [batch for _, batch in cut]
 
@@ -228,12 +229,12 @@ def _plan_piece(
 def _groups(
     keys: BinaryColumn | None, given: Any, count: int, partition_count: int
 ) -> tuple[Buffer | None, list[tuple[int, int, int]]]:
-    """A selection of rows, and the (partition, start, end) of those in it that go together."""
+    """A selection of rows, and the (partition, start, end) of its ranges."""
     keyless = keys is None or keys.null_count == count
     if given is None and keyless:
         return None, [(_STICKY, 0, count)]
     pa = _pyarrow()
-    # One partition more than there are is that of the rows that may go anywhere.
+    # The number after the last partition marks rows that may go to any partition.
     anywhere = pa.scalar(partition_count, pa.int32())
     chosen = anywhere
     if keys is not None and not keyless:
@@ -272,7 +273,7 @@ def _stored(array: Any) -> Any:
 
 
 def _given_partitions(array: Any, partition_count: int) -> Any:
-    """The partitions a table names, checked; null where a row leaves the choice to us."""
+    """The checked `partition` column; null for a row without a partition."""
     if array is None:
         return None
     pa = _pyarrow()
@@ -292,14 +293,14 @@ def _given_partitions(array: Any, partition_count: int) -> Any:
 
 
 def _timestamps(array: Any, count: int, now_ms: int) -> Buffer:
-    """Milliseconds as int64; now where a row has no time of its own."""
+    """Milliseconds as int64; `now_ms` for a row without a timestamp."""
     pa = _pyarrow()
     if array is None or pa.types.is_null(array.type):
         return pack("q", now_ms) * count
     array = _stored(array)
     if pa.types.is_timestamp(array.type):
-        # Finer units lose what is below a millisecond; coarser ones may leave the range, which is
-        # an error.
+        # Finer units lose the part below a millisecond; coarser ones may overflow, which is an
+        # error.
         loses = array.type.unit in {"us", "ns"}
         try:
             array = array.cast(pa.timestamp("ms", array.type.tz), safe=not loses)
@@ -347,7 +348,7 @@ def _cells(name: str, array: Any) -> BinaryColumn | None:
 
 
 def _narrowed(array: Any) -> tuple[Buffer, Any]:
-    """Int32 offsets for an array that has int64 ones, and the data they count in."""
+    """The int64 offsets of an array as int32, and the data they refer to."""
     pa = _pyarrow()
     _, ends, data = array.buffers()
     wide = pa.Array.from_buffers(pa.int64(), len(array) + 1, [None, ends], offset=array.offset)
@@ -357,7 +358,7 @@ def _narrowed(array: Any) -> tuple[Buffer, Any]:
 
 
 def _headers(array: Any) -> HeaderColumn | None:
-    """A column of lists of (key, value) pairs, or of maps; None if there is no header at all."""
+    """A column of lists of (key, value) pairs, or of maps; None if no row has a header."""
     if array is None:
         return None
     pa = _pyarrow()
@@ -377,7 +378,7 @@ def _headers(array: Any) -> HeaderColumn | None:
         raise ValueError("column 'headers' has a header without a key")
     if not len(entries):
         return None
-    # A null list has no headers, whatever lies at its place.
+    # A null list has no headers, whatever its offsets say.
     counts = pa.compute.fill_null(pa.compute.list_value_length(array), 0)
     ends = pa.compute.cumulative_sum(counts.cast(pa.int32()))
     offsets = pack("i", 0) + bytes(_numbers(ends, 4))
@@ -393,7 +394,7 @@ def _are_pairs(kind: Any) -> bool:
 
 
 def _as_list(array: Any) -> Any:
-    """A list of any kind as it is, a map as a list of pairs; None if it is neither."""
+    """A list of any kind unchanged, a map as a list of pairs; None for any other type."""
     pa = _pyarrow()
     types = pa.types
     if types.is_map(array.type):
@@ -417,7 +418,7 @@ def _no_cells(count: int) -> BinaryColumn:
 def planned(
     topic: str, table: Any, buffers: Buffers, options: ProducerOptions, *, now_ms: int
 ) -> Iterator[ColumnBatch]:
-    """The batches for a topic that is known; what is wrong with the columns is raised at once."""
+    """The batches for a known topic; invalid columns raise at once."""
     count = buffers.partition_count(topic)
     partitioner = checked(options.partitioner)
     if not isinstance(partitioner, str):
@@ -433,7 +434,7 @@ def planned(
 
 
 def _partitioned(topic: str, table: Any, partitioner: PartitionerFunction, count: int) -> Any:
-    """The columns with every row's partition. An application's function is asked row by row."""
+    """The columns plus every row's partition, from the application's function, called per row."""
     table = as_table(table)
     names = table.schema.names
     nothing = [None] * table.num_rows

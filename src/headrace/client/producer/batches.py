@@ -1,6 +1,6 @@
-"""The batches of a partition that are being sent, kept in order through retries.
+"""The queue of a partition's batches that are being sent, in order through retries.
 
-Pure: the sender says what was sent and what came back; a queue says what may be sent next.
+Pure: the sender reports sent batches and responses; a queue returns the next batch to send.
 """
 
 from bisect import insort
@@ -30,7 +30,7 @@ class ProducerIdentity(NamedTuple):
     epoch: int
 
     def next_epoch(self) -> "ProducerIdentity | None":
-        """The same producer in its next epoch (KIP-360); None if it needs another id."""
+        """The same producer id with the next epoch (KIP-360); None if the epochs are used up."""
         return self._replace(epoch=self.epoch + 1) if self.epoch < _EPOCH_MAX else None
 
 
@@ -39,11 +39,11 @@ NOBODY = ProducerIdentity(-1, -1)
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """Records that go to the broker together, and what is known of their delivery.
+    """Records that are sent to the broker together, and the state of their delivery.
 
-    `encode` makes the bytes; after that it is dropped, with the memory behind it. `deadline` is
-    when the time for delivery ends, counted from the first `send`. `is_uncertain` once an attempt
-    may have been written without our knowing.
+    `encode` makes the bytes; after that it is dropped, with the memory behind it. `deadline` is the
+    end of the delivery timeout, counted from the first `send`. `is_uncertain` is set once an
+    attempt may have been written without an acknowledgement.
     """
 
     tp: TopicPartition
@@ -58,18 +58,18 @@ class ProducerBatch:
     base_sequence: int = -1
     attempts: int = 0
     is_uncertain: bool = False
-    # Where it is among the batches of its partition; parts of a batch have one more number.
+    # The order among the batches of its partition; parts of a batch have one more number.
     place: tuple[int, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """Its size in a request; before it is encoded, an upper bound."""
+        """The size in a request; before encoding, an upper bound."""
         return self.raw_bytes if self.encoded is None else len(self.encoded)
 
     def number(
         self, identity: ProducerIdentity | None, base_sequence: int, **options: object
     ) -> None:
-        """Make the bytes under a producer's numbers, or change the numbers of bytes there are."""
+        """Encode under a producer's id and sequence, or change these in bytes already encoded."""
         producer_id, epoch = identity or NOBODY
         self.identity = identity
         self.base_sequence = base_sequence
@@ -88,16 +88,16 @@ class ProducerBatch:
 
 
 def renumbered(batch: bytearray, producer_id: int, epoch: int, base_sequence: int) -> bytearray:
-    """The same records from another producer, or at another place in its sequence."""
+    """The same records under another producer identity or base sequence."""
     changed = bytearray(batch)
     renumber(changed, producer_id, epoch, base_sequence)
     return changed
 
 
 def halves(batch: ProducerBatch) -> list[ProducerBatch]:
-    """Two batches with the records of one that is too large; its delivery is theirs together.
+    """Two batches with the records of a batch that is too large, whose delivery they share.
 
-    So are its numbers: no broker has taken a batch under them.
+    They share its sequence numbers too: no broker has accepted a batch under them.
     """
     assert batch.encoded is not None and batch.count > 1
     rows = decode_rows(batch.encoded)
@@ -132,11 +132,11 @@ def halves(batch: ProducerBatch) -> list[ProducerBatch]:
 
 
 class PartitionQueue:
-    """The batches of one partition that were taken to be sent and are not settled, in order.
+    """The unsettled batches of one partition that were taken for sending, in order.
 
-    Invariant: a batch is in exactly one of `_returned`, `_in_flight` and `_waiting`, and those
-    before it in that order were filled before. While a batch is returned nothing is sent; the
-    returned ones go back to the front of the waiting ones once nothing is in flight.
+    Invariant: a batch is in exactly one of `_returned`, `_in_flight` and `_waiting`, and the
+    batches before it in that order were filled before. While a batch is returned nothing is sent;
+    returned batches go back to the front of the waiting ones once nothing is in flight.
     """
 
     def __init__(self, tp: TopicPartition, *, in_flight_max: int) -> None:
@@ -155,37 +155,37 @@ class PartitionQueue:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no batch is left that was put here."""
+        """Whether no batch is left in the queue."""
         return not (self._waiting or self._in_flight or self._returned)
 
     def may_send(self, now: float) -> bool:
-        """Whether another batch may leave now."""
+        """Whether another batch may be sent now."""
         if self._returned or now < self.retry_at:
             return False
-        # A broker takes the first batch it sees of a producer, whatever its number: until one is
-        # written a second one in flight could overtake it.
+        # A broker accepts the first batch of a producer with any sequence number: until one is
+        # written a second batch in flight could overtake it.
         limit = self._in_flight_max if self._is_known or self.identity is None else 1
         return len(self._in_flight) < limit
 
     @property
     def next(self) -> ProducerBatch | None:
-        """The batch to send next, if one waits."""
+        """The next waiting batch to send, or None."""
         return self._waiting[0] if self._waiting else None
 
     def push(self, batch: ProducerBatch) -> None:
-        """Put a batch behind those that wait."""
+        """Append a batch to the waiting ones."""
         batch.place = (self._next_place,)
         self._next_place += 1
         self._waiting.append(batch)
 
     def use_identity(self, identity: ProducerIdentity | None) -> None:
-        """Number batches for another producer from now on, beginning at 0."""
+        """Number batches for another producer identity from now on, beginning at 0."""
         self.identity = identity
         self._is_known = False
         self._next_sequence = 0
 
     def number(self, batch: ProducerBatch, **options: object) -> None:
-        """Encode the next batch, once: a repetition must look the same to be known as one."""
+        """Encode the next batch, once: a retry must be identical to be known as a duplicate."""
         if batch.identity == self.identity:
             if batch.encoded is not None:
                 return
@@ -199,24 +199,24 @@ class PartitionQueue:
         batch.number(self.identity, sequence, **options)
 
     def sent(self, batch: ProducerBatch) -> None:
-        """The batch that was next is on its way."""
+        """Move the next batch to those in flight."""
         assert self._waiting[0] is batch
         self._in_flight.append(self._waiting.popleft())
 
     def written(self, batch: ProducerBatch) -> None:
-        """The batch in flight is in the log."""
+        """Remove a batch in flight that was written to the log."""
         if batch.identity == self.identity:
             self._is_known = True
         self.refused(batch)
 
     def refused(self, batch: ProducerBatch) -> None:
-        """The batch in flight is no longer ours to send."""
+        """Remove a batch in flight that is not retried."""
         self._in_flight.remove(batch)
         self.attempts = 0
         self._resume()
 
     def returned(self, batch: ProducerBatch) -> None:
-        """The batch in flight has to be sent again, before those behind it.
+        """Return a batch in flight to be sent again, before the batches behind it.
 
         Those may be back already: they went to another leader, which answered sooner.
         """
@@ -225,7 +225,7 @@ class PartitionQueue:
         self._resume()
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """The batch in flight is too large: send it in two."""
+        """Split a batch in flight that is too large, and send it in two parts."""
         assert self.is_first_unsettled(batch)
         self._in_flight.remove(batch)
         parts = halves(batch)
@@ -234,13 +234,13 @@ class PartitionQueue:
         return parts
 
     def postpone(self, retry_at: float, error: HeadraceError) -> None:
-        """Send nothing before `retry_at`: an attempt has failed."""
+        """Send nothing before `retry_at`, after a failed attempt."""
         self.retry_at = max(self.retry_at, retry_at)
         self.last_error = error
         self.attempts += 1
 
     def is_first_unsettled(self, batch: ProducerBatch) -> bool:
-        """Whether every batch before this one, which is in flight, has its outcome."""
+        """Whether every batch before this one, which is in flight, is settled."""
         if self._returned and self._returned[0].place < batch.place:
             return False
         return self._in_flight[0] is batch
@@ -250,12 +250,12 @@ class PartitionQueue:
         return (batch.base_sequence + batch.count) % _SEQUENCES == self._next_sequence
 
     def none_written(self) -> None:
-        """The first batch was refused for its number, so those behind it were as well."""
+        """The first batch was refused for its sequence number, so all later ones were as well."""
         for batch in (*self._returned, *self._in_flight, *self._waiting):
             batch.is_uncertain = False
 
     def drop_doubtful(self) -> list[ProducerBatch]:
-        """Take out and return batches that other numbers would perhaps write a second time."""
+        """Remove and return batches that might be written twice under other sequence numbers."""
         dropped = []
         while self._waiting:
             batch = self._waiting[0]
@@ -265,27 +265,27 @@ class PartitionQueue:
         return dropped
 
     def drop_waiting(self, deadline: float | None = None) -> list[ProducerBatch]:
-        """Take out and return the waiting batches, or those due by `deadline`."""
+        """Remove and return the waiting batches, or those due by `deadline`."""
         dropped = []
         while self._waiting and (deadline is None or self._waiting[0].deadline <= deadline):
             dropped.append(self._waiting.popleft())
         return dropped
 
     def late_in_flight(self, deadline: float) -> list[ProducerBatch]:
-        """Batches in flight, or on their way back, whose time was over by `deadline`."""
+        """The in-flight and returned batches that had expired by `deadline`."""
         return [
             batch for batch in (*self._in_flight, *self._returned) if batch.deadline <= deadline
         ]
 
     def drop_unsent(self) -> list[ProducerBatch]:
-        """Take out and return every batch that is not in flight."""
+        """Remove and return every batch that is not in flight."""
         dropped = [*self._returned, *self._waiting]
         self._returned.clear()
         self._waiting.clear()
         return dropped
 
     def drop_all(self) -> list[ProducerBatch]:
-        """Take out and return every batch: nothing will be sent any more."""
+        """Remove and return every batch, because no more will be sent."""
         dropped = [*self._returned, *self._in_flight, *self._waiting]
         self._returned.clear()
         self._in_flight.clear()

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Delivery of records: one outcome for a batch, and a small future for each of its records.
 
-Rule: a future only points into its batch's `BatchDelivery`, which knows no futures but those
-somebody waits on; so a record that nobody asks about costs one small object. Callbacks run where
-the batch is settled, on the thread of the producer's event loop, and one that raises is logged.
+Rule: a future only points to its batch's `BatchDelivery`, which refers to no futures except those
+with waiters or callbacks; so a record without them costs one small object. Callbacks run on the
+thread of the producer's event loop, where the batch is settled; an exception in one is logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMPILED = cython.compiled
 _log = logging.getLogger("headrace.producer")
 
 # Registering for an outcome and setting it must not miss each other. Both are short and rare
-# enough, one per batch or per question, for all producers to share a lock.
+# enough, one per batch or per wait, for all producers to share a lock.
 _lock = threading.Lock()
 
 _DONE = cython.declare(cython.int, 0)
@@ -40,10 +40,10 @@ _BOTH = cython.declare(cython.int, 3)
 class BatchDelivery:
     """The outcome that all records of a batch share.
 
-    It `is_settled` once the outcome is known, and `is_done` once those who asked to be called were:
-    whoever waits for a record finds that its callbacks have run. A batch that was cut in parts has
-    its outcome when all `parts` have theirs; each part says with which record of the whole it
-    begins. `home` is the thread it is settled on, which must not wait for it. Thread-safe.
+    It `is_settled` once the outcome is known, and `is_done` once its callbacks have run: a waiter
+    for a record finds that the callbacks have been called. A batch that was split has its outcome
+    when all `parts` have theirs; each part has the index of its first record in the whole. `home`
+    is the thread it is settled on, which must not wait for it. Thread-safe.
     """
 
     def __init__(self, tp, count: cython.Py_ssize_t = 0, home=None) -> None:
@@ -64,21 +64,23 @@ class BatchDelivery:
         self.waiters = None
 
     def succeed(self, base_offset: cython.longlong, timestamp: cython.longlong = -1) -> None:
-        """The records are written from `base_offset` on, at the broker's `timestamp` if not -1."""
+        """Settle: the records are written from `base_offset` on, at the broker's `timestamp` if not
+        -1.
+        """
         if not self.is_settled:
             self.base_offset = base_offset
             self.timestamp = timestamp
             self._settle()
 
     def fail(self, error, record_errors=None) -> None:
-        """No record is known to be written. `record_errors` are those of single records."""
+        """Settle: no record is known to be written. `record_errors` are those of single records."""
         if not self.is_settled:
             self.error = error
             self.record_errors = record_errors
             self._settle()
 
     def divide(self, parts: list) -> None:
-        """Take the outcome from parts: (the first record, its delivery), in order."""
+        """Take the outcome from parts: (index of the first record, delivery), in order."""
         part: BatchDelivery
         with _lock:
             self.parts = parts
@@ -91,7 +93,7 @@ class BatchDelivery:
             self._settle()
 
     def wait(self, timeout_s=None) -> bool:
-        """Whether the outcome is there within the time given."""
+        """Whether the outcome is known within the timeout."""
         if self.is_done:
             return True
         with _lock:
@@ -101,7 +103,7 @@ class BatchDelivery:
         return self.is_done or wait_in_parts(event.wait, timeout_s)
 
     def waiter(self):
-        """A future of the running event loop that is done when this is."""
+        """A future of the running event loop that is done when the delivery is."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         with _lock:
@@ -114,7 +116,7 @@ class BatchDelivery:
         return waiter
 
     def outcome(self, index: cython.longlong) -> tuple:
-        """The offset, the broker's timestamp and the error of one record; call when done."""
+        """The offset, the broker's timestamp and the error of one record; only valid when done."""
         delivery: BatchDelivery = self
         while delivery.parts is not None:
             first, chosen = delivery.parts[0]
@@ -132,14 +134,14 @@ class BatchDelivery:
         return delivery.base_offset + index, delivery.timestamp, None
 
     def batches(self) -> list:
-        """The parts that were written or not, as single deliveries, in order; call when done."""
+        """The deliveries of the parts that were sent, in order; only valid when done."""
         if self.parts is None:
             return [self]
         return [batch for _, part in self.parts for batch in part.batches()]
 
     @cython.cfunc
     def add(self, future: Future, kind: cython.int, function):
-        """Have a function called when this is done: now, if it is."""
+        """Register a function to call when the delivery is settled; called at once if it is."""
         with _lock:
             if not self.is_settled:
                 if self.callbacks is None:
@@ -179,11 +181,11 @@ class BatchDelivery:
 
 
 def _wake(loop, waiting) -> None:
-    """Set futures of another thread's loop, or of this one's."""
+    """Set futures of an event loop, from any thread."""
     try:
         loop.call_soon_threadsafe(_set_all, waiting)
     except RuntimeError:
-        # The loop is closed, and whoever waited there is gone with it.
+        # The loop is closed, and the tasks that waited on it are gone with it.
         _log.debug("a delivery was awaited on a loop that is closed")
 
 
@@ -206,7 +208,7 @@ def _call(future: Future, kind: cython.int, function) -> None:
         elif kind == _ERROR and error is not None:
             function(error)
     except Exception:
-        # The application's mistake; the sender has other records to deliver.
+        # A bug of the application; the sender has other records to deliver.
         _log.exception("a delivery callback of %r raised", future)
 
 
@@ -231,7 +233,8 @@ class Future:
         self._wait(timeout)
         result, error = self._outcome()
         if error is not None:
-            # Records of a batch share their error, so it must not collect everybody's frames.
+            # Records of a batch share their error, so it must not collect the frames of all
+            # callers.
             raise error.with_traceback(None)
         return result
 
@@ -240,7 +243,7 @@ class Future:
         return self.result(timeout)
 
     def exception(self, timeout=None):
-        """Why nothing was written, or None; waits up to `timeout` seconds, then TimedOut."""
+        """The error of the record, or None; waits up to `timeout` seconds, then TimedOut."""
         self._wait(timeout)
         return self._outcome()[1]
 
@@ -253,7 +256,7 @@ class Future:
         return self.delivery.is_settled and self._outcome()[1] is None
 
     def add_done_callback(self, function) -> None:
-        """Call `function(future)` when this is done: at once, if it is."""
+        """Call `function(future)` when the outcome is known: at once, if it is."""
         self.delivery.add(self, _DONE, _checked(function))
 
     def add_callback(self, function):
@@ -293,7 +296,7 @@ class Future:
             return
         if delivery.home == threading.get_ident():
             if delivery.is_settled:
-                # One of its callbacks, which may look at what it is called about.
+                # In one of its callbacks, which may read the outcome.
                 return
             raise RuntimeError(
                 "result() would block the thread that delivers the record; await the future"
@@ -359,7 +362,7 @@ class ColumnsFuture(Future):
         for batch in self.delivery.batches():
             error = batch.error
             if batch.record_errors:
-                # What is wrong with one of the records says more than that one of them is.
+                # An error of a single record says more than the error of its batch.
                 error = next(iter(batch.record_errors.values()))
             if error is not None:
                 return None, error
@@ -377,7 +380,7 @@ class ColumnsFuture(Future):
 
 @cython.cfunc
 def attach(delivery: BatchDelivery, future: Future, on_delivery):
-    """Call `on_delivery(error, metadata)` when a record of a batch that is being filled is done."""
+    """Call `on_delivery(error, metadata)` for a record of an open batch when it is settled."""
     delivery.add(future, _BOTH, on_delivery)
 
 

@@ -1,7 +1,7 @@
-"""Partitioners: the partition of a record by key, sticky, in turn, or by the application.
+"""Partitioners: choice of a record's partition by key, sticky, round robin, or by the application.
 
-By key, sticky and in turn are part of the accumulator, which knows where the batches are. Here a
-function of the application is made safe to use.
+By key, sticky and round robin are part of the accumulator, which has the batches. Here a function
+of the application is wrapped to check its results.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Partitioner: TypeAlias = str | PartitionerFunction
 
 
 def checked(partitioner: Partitioner) -> Partitioner:
-    """A partitioner whose answers are partitions; one by name stays as it is."""
+    """A partitioner with checked results; the name of a built-in partitioner stays as it is."""
     if isinstance(partitioner, str):
         return partitioner
     return _checked_function(partitioner)

@@ -1,4 +1,4 @@
-"""Produce requests from batches, and what an answer, or the lack of one, means for each batch."""
+"""Produce requests from batches, and the handling of their responses or lost responses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.types import ZERO_UUID, TopicPartition
 
-# A request holds at least one batch, and more of other partitions up to this.
+# A request has at least one batch, and more batches of other partitions up to this size.
 REQUEST_BYTES_MAX = 4 * 1_048_576
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InFlightProduce:
-    """A request in flight: its batches, when it left, and its topics' names by their ids."""
+    """A request in flight: its batches, the time it was sent, and its topic names by id."""
 
     batches: Sequence[tuple[PartitionBuffer, ProducerBatch]]
     names: Mapping[bytes, str]
@@ -42,7 +42,7 @@ def produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> ProduceRequest:
-    """One request for batches of different partitions, which are encoded."""
+    """A request with the encoded batches of different partitions."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for _, batch in batches:
         topics.setdefault(batch.tp.topic, []).append(
@@ -64,7 +64,7 @@ def produce_request(
 def answers(
     response: ProduceResponse, names: Mapping[bytes, str]
 ) -> dict[TopicPartition, PartitionProduceResponse]:
-    """The answers by partition; newer versions name topics by their ids."""
+    """The results in a response by partition; newer versions name topics by id."""
     return {
         TopicPartition(topic.name or names.get(topic.topic_id, ""), partition.index): partition
         for topic in response.responses
@@ -73,7 +73,7 @@ def answers(
 
 
 def unanswered(tp: TopicPartition) -> PartitionProduceResponse:
-    """The result of a partition that an answer leaves out."""
+    """The result of a partition that is missing in the response."""
     return PartitionProduceResponse(
         index=tp.partition,
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -82,7 +82,7 @@ def unanswered(tp: TopicPartition) -> PartitionProduceResponse:
 
 
 def error_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> KafkaError:
-    """The error in an answer, with the partition and, if that can help, advice."""
+    """The error in a partition's result, with the partition and, where possible, advice."""
     error = failure(answer.error_code, answer.error_message, Subject("partition", str(batch.tp)))
     assert error is not None
     if error.code is ErrorCode.MESSAGE_TOO_LARGE:
@@ -99,9 +99,9 @@ def error_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> KafkaErr
 def blamed(
     batch: ProducerBatch, answer: PartitionProduceResponse, error: KafkaError
 ) -> tuple[HeadraceError, dict[int, Exception] | None]:
-    """The error of most records of a batch, and those of the records that it was refused for.
+    """The error of most records of a batch, and the errors of the records that caused it.
 
-    Only the latter have the broker's code: with the others nothing is wrong (KIP-467).
+    Only the latter have the broker's code: the other records are valid (KIP-467).
     """
     if not answer.record_errors:
         return error, None
@@ -114,7 +114,7 @@ def blamed(
     return BatchRefused(rest), guilty
 
 
-# What an answer, or the lack of one, means for a batch: written, again, in two parts, or failed.
+# The handling of results: a batch was written, is retried, is split in two, or has failed.
 #
 # Rule: every batch that leaves a queue for good is settled here, so each has exactly one outcome
 # and its memory is given back exactly once.
@@ -127,8 +127,8 @@ _OUT_OF_SEQUENCE = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
 )
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-# After these the records are not in the log. After any other error that passes they may be: a
-# leader that loses its leadership says so of what it has written, too.
+# After these errors the records are not in the log. After any other retriable error they may be: a
+# leader that loses its leadership reports it for records that it has written, too.
 _NOT_WRITTEN = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.CORRUPT_MESSAGE,
@@ -140,7 +140,7 @@ _NOT_WRITTEN = (
 
 
 class ProduceResultHandler:
-    """Decides on batches that are in flight, and tells those who wait for them."""
+    """Settles, retries or splits batches in flight by their results."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class ProduceResultHandler:
         answer: PartitionProduceResponse,
         node: int,
     ) -> None:
-        """A broker has said what became of a batch in flight."""
+        """Process the result of a batch in flight."""
         if answer.error_code in _WRITTEN:
             self.written(slot, batch, answer.base_offset, answer.log_append_time_ms)
             return
@@ -174,7 +174,7 @@ class ProduceResultHandler:
             queue_of(slot).refused(batch)
             self.failed(batch, error)
         elif error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
-            # The leader is the right one: it waits for the end of the last transaction.
+            # The leader is right: it waits for the end of the producer's last transaction.
             self.again(slot, batch, error, backoff=MARKERS_BACKOFF)
         elif error.code.retriable:
             told = answer.current_leader
@@ -182,7 +182,7 @@ class ProduceResultHandler:
             if not moved:
                 self._cluster.forget([batch.tp.topic])
             uncertain = error.code not in _NOT_WRITTEN
-            # Who leads now is known, so there is nothing to wait for.
+            # The new leader is known, so there is no reason to pause.
             self.again(slot, batch, error, perhaps_written=uncertain, pause=not moved)
         elif self._options.enable_idempotence and error.code in _OUT_OF_SEQUENCE:
             self._out_of_sequence(slot, batch, error)
@@ -196,7 +196,7 @@ class ProduceResultHandler:
     def written(
         self, slot: PartitionBuffer, batch: ProducerBatch, base_offset: int, timestamp: int
     ) -> None:
-        """A batch in flight is in the log."""
+        """Settle a batch in flight that was written to the log."""
         queue_of(slot).written(batch)
         assert batch.encoded is not None
         self._metrics.batch_done(batch.count, len(batch.encoded), batch.raw_bytes)
@@ -214,7 +214,7 @@ class ProduceResultHandler:
         pause: bool = True,
         backoff: Backoff | None = None,
     ) -> None:
-        """Send a batch in flight again, after a pause, unless its time is over."""
+        """Retry a batch in flight, after a pause, unless it has expired."""
         queue = queue_of(slot)
         batch.is_uncertain = batch.is_uncertain or perhaps_written
         if self._is_doomed:
@@ -240,7 +240,7 @@ class ProduceResultHandler:
         pause: bool = True,
         backoff: Backoff | None = None,
     ) -> None:
-        """Send nothing to a partition for a while that grows with every failure."""
+        """Pause sending to a partition, longer with every failure."""
         backoff = backoff or self._cluster.backoff
         pause_s = backoff.delay_s(queue.attempts, self._cluster.rng) if pause else 0.0
         queue.postpone(self._cluster.clock.monotonic() + pause_s, error)
@@ -252,7 +252,7 @@ class ProduceResultHandler:
         record_errors: dict[int, Exception] | None = None,
         innocent: Exception | None = None,
     ) -> None:
-        """A batch that is in no queue any more will not be sent again.
+        """Settle a batch, in no queue any more, that will not be sent again.
 
         Records that `record_errors` does not name have the error `innocent`, if it is given.
         """
@@ -265,8 +265,9 @@ class ProduceResultHandler:
             self._transactor.batch_failed(batch, error)
 
     def abandon(self, slot: PartitionBuffer, batch: ProducerBatch) -> None:
-        """The time of a batch in flight is over: tell those who wait; it keeps its place and its
-        memory until it is answered, for the sake of those behind it."""
+        """Fail an expired batch in flight; it keeps its place and its memory until its response, to
+        keep the order of the batches behind it.
+        """
         if not batch.delivery.is_done:
             self._metrics.errors(batch.count)
             error = self.too_late(batch, queue_of(slot).last_error)
@@ -276,7 +277,7 @@ class ProduceResultHandler:
                 self._transactor.batch_failed(batch, error)
 
     def too_late(self, batch: ProducerBatch, error: HeadraceError | None) -> TimedOut:
-        """The error of a batch whose delivery timeout is over."""
+        """The error of a batch whose delivery timeout has passed."""
         reason = str(error) if error else "no broker has taken it; see whether they are healthy"
         if batch.attempts and batch.is_uncertain:
             reason += "; it may have been written all the same"
@@ -288,37 +289,37 @@ class ProduceResultHandler:
     def _out_of_sequence(
         self, slot: PartitionBuffer, batch: ProducerBatch, error: KafkaError
     ) -> None:
-        """A batch before this one is missing; if that is sent again, this one follows it."""
+        """Retry a batch behind a missing one; if that is retried, this one follows it."""
         queue = queue_of(slot)
         if not queue.is_first_unsettled(batch):
             batch.attempts -= 1
             queue.returned(batch)
         elif self._transactor is not None:
-            # Other numbers would be of another epoch, and that is of another transaction.
+            # Other sequence numbers need another epoch, which belongs to another transaction.
             queue.refused(batch)
             self.failed(batch, error)
         elif batch.is_uncertain and (
             error.code is ErrorCode.UNKNOWN_PRODUCER_ID or not queue.is_newest(batch)
         ):
-            # An earlier attempt may have been written, and the broker has forgotten us; or it was
-            # started since, and then knows only the last batch of a producer.
+            # An earlier attempt may have been written, and the broker has forgotten the producer;
+            # or it was restarted, and then knows only the last batch of a producer.
             queue.refused(batch)
             self._lose_identity(queue)
             self.in_doubt(batch, error)
         else:
-            # The one before was refused for good. This one was not written, or the broker would
-            # know its numbers; so it may be numbered anew.
+            # The batch before was refused for good. This one was not written, or the broker would
+            # know its sequence number; so it may be renumbered.
             queue.none_written()
             self._lose_identity(queue)
             self.again(slot, batch, error, pause=queue.attempts > 0)
 
     @property
     def _is_doomed(self) -> bool:
-        """Whether nothing has to be sent again, because it could not be committed any more."""
+        """Whether retries are useless, because the transaction cannot be committed any more."""
         return self._transactor is not None and self._transactor.state.is_doomed
 
     def in_doubt(self, batch: ProducerBatch, error: HeadraceError | None) -> None:
-        """Give up a batch that is in no queue any more, lest it be written twice."""
+        """Fail a batch, in no queue any more, that might be written twice if it were retried."""
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_PRODUCER_ID
         detail = f"{batch.tp}: it may have been written, so it is not sent again"
         self.failed(batch, KafkaError(code, detail))
@@ -334,6 +335,6 @@ class ProduceResultHandler:
 
 
 def queue_of(slot: PartitionBuffer) -> PartitionQueue:
-    """The queue of a slot that was used before."""
+    """The queue of a partition that has been used before."""
     assert slot.queue is not None
     return slot.queue

@@ -1,4 +1,4 @@
-"""The producer: its blocking face `headrace.Producer`, its asyncio face `headrace.aio.Producer`.
+"""The producer: `headrace.Producer`, blocking, and `headrace.aio.Producer`, for asyncio.
 
 Rule: a method runs a call of the engine, on the engine's thread or on the application's loop.
 """
@@ -44,12 +44,12 @@ class Producer(RecordSender):
     """Sends records to the topics of a cluster. May be shared by threads.
 
     It connects when first used, gathers records into batches (`batch_size`, `linger_ms`), and sends
-    them from a thread of its own. With the defaults a record is written once and in order, even
-    when brokers fail in between. Options are keyword arguments; docs/client-options.md has all.
+    them from its own thread. With the defaults a record is written once and in order, even when
+    brokers fail in between. Options are keyword arguments; docs/client-options.md has all.
 
-    Close it with `close` or a `with` block: both wait for what was sent. A producer that is not
-    closed still delivers its records: in the background when nobody holds it any more, and for up
-    to 10 s at the end of the process, after which a warning is logged.
+    Close it with `close` or a `with` block: both wait for the delivery of sent records. A producer
+    that is not closed still delivers its records: in the background after it is garbage-collected,
+    and for up to 10 s at the end of the process, after which a warning is logged.
 
     >>> with headrace.Producer(linger_ms=20, compression_type="zstd") as producer:
     ...     future = producer.send(topic, "hello", key="greeting")
@@ -80,7 +80,8 @@ class Producer(RecordSender):
         if kind is None:
             self.close()
             return
-        # What failed is more urgent than what is unsent, and must not be hidden by it.
+        # The exception in the block is more important than undelivered records, and must not be
+        # hidden by a TimedOut.
         try:
             self.close(timeout_ms=int(EXIT_S_MAX * 1000))
         except TimedOut as late:
@@ -94,7 +95,7 @@ class Producer(RecordSender):
     def send_arrow(self, topic: str, batch: "pyarrow.RecordBatch | pyarrow.Table") -> ColumnsFuture:
         """Send the rows of Arrow columns, without a Python object for each.
 
-        Columns are `value` and, if wanted, `key` (binary or text), `timestamp` (milliseconds or an
+        Columns are `value` and, optionally, `key` (binary or text), `timestamp` (milliseconds or an
         Arrow timestamp), `partition` and `headers`. Rows without a partition go where `send` puts
         their keys; rows without a key stay together. The result is a list of `BatchMetadata`.
 
@@ -106,7 +107,8 @@ class Producer(RecordSender):
         return self._thread.run_waiting("send_arrow()", self._engine.send_columns(topic, batch))
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Return when every record sent so far has its outcome; `TimedOut` says how many have not.
+        """Wait until every record sent so far has its outcome; `TimedOut` has the number of the
+        rest.
 
         Records that failed do not raise here: their futures have the exceptions.
 
@@ -118,17 +120,18 @@ class Producer(RecordSender):
         self._thread.run_waiting("flush()", self._engine.flush(timeout_ms))
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Deliver what was sent, and end. May be called again; `send` raises `Closed` from now.
+        """Deliver all sent records, then close. May be called again; `send` raises `Closed`
+        afterwards.
 
-        Without a timeout it ends when every record has its outcome, which `delivery_timeout_ms`
-        limits. With one, records that have none by then fail with `Closed`, and `TimedOut` says
-        how many there were.
+        Without a timeout it returns when every record has its outcome, which `delivery_timeout_ms`
+        limits. With a timeout, records without an outcome by then fail with `Closed`, and
+        `TimedOut` has their number.
         """
         self._finalizer.detach()
         self._thread.close(timeout_ms)
 
     def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic, which is created if the broker creates topics by itself.
+        """The partitions of a topic, which is created if the brokers auto-create topics.
 
         >>> producer.partitions_for(topic)
         [0]
@@ -139,13 +142,14 @@ class Producer(RecordSender):
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """A block whose records, and offsets, are committed together at its end or not at all.
+        """A transaction as a block: its records and offsets are committed together at its end, or
+        aborted.
 
-        An exception aborts the transaction and goes on. If the transaction cannot be committed,
-        because a record could not be written for example, it is aborted and
-        `TransactionAbortable` raised; the next transaction may begin then. `ProducerFenced` says
-        that another producer has taken over, and `TimedOut` of the commit that its outcome is not
-        known: call `commit_transaction` again to learn it.
+        An exception aborts the transaction and propagates. If the transaction cannot be committed,
+        because a record could not be written for example, it is aborted and `TransactionAbortable`
+        raised; the next transaction may begin then. `ProducerFenced` says that another producer has
+        taken over, and `TimedOut` of the commit that its outcome is unknown: call
+        `commit_transaction` again to learn it.
 
         >>> with headrace.Producer(transactional_id=f"{topic}-copier") as copier:
         ...     with copier.transaction():
@@ -163,10 +167,10 @@ class Producer(RecordSender):
             raise
 
     def init_transactions(self) -> None:
-        """Take over the transactional id: abort what its last user left open, and fence that one.
+        """Fence other producers with the transactional id, and abort their open transaction.
 
-        The first transaction does so by itself. Call this before a consumer is asked for what was
-        committed: offsets in a transaction that was left open have to be decided first.
+        The first transaction does this too. Call it before a consumer reads committed offsets:
+        offsets in an open transaction have to be decided first.
         """
         self._transact("init_transactions()", TransactionManager.init)
 
@@ -186,9 +190,9 @@ class Producer(RecordSender):
     def send_offsets_to_transaction(
         self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
     ) -> None:
-        """Commit a group's offsets with the transaction: they count if and when it is committed.
+        """Commit a group's offsets in the transaction: they take effect when it is committed.
 
-        `offsets` has the next offset to read of each partition, as `Consumer.positions` gives
+        `offsets` has the next offset to read of each partition, as `Consumer.positions` returns
         them. With `Consumer.group_metadata()` the coordinator refuses them, by
         `TransactionAbortable`, if the partitions belong to another member of the group by now; the
         name of a group alone checks nothing.
@@ -205,7 +209,7 @@ class Producer(RecordSender):
         self._transact("commit_transaction()", TransactionManager.commit)
 
     def abort_transaction(self) -> None:
-        """Abort the transaction; records that are not acknowledged fail with `TransactionAborted`.
+        """Abort the transaction; unacknowledged records fail with `TransactionAborted`.
 
         After `TimedOut` call it again, or begin another transaction, which finishes it first.
         """
@@ -233,8 +237,8 @@ class Producer(RecordSender):
 class AsyncProducer:
     """Sends records to the topics of a cluster, on the event loop that it is first used on.
 
-    The same as `headrace.Producer` with calls that are awaited: `await send(...)` waits for room in
-    the buffer, and gives a future; awaiting that waits for the brokers. Not for other threads.
+    The equivalent of `headrace.Producer` with awaited calls: `await send(...)` waits for room in
+    the buffer, and returns a future; awaiting that waits for the brokers. Not for other threads.
 
     >>> async def main():
     ...     async with headrace.aio.Producer() as producer:
@@ -268,7 +272,8 @@ class AsyncProducer:
         if kind is None:
             await self.close()
             return
-        # What failed is more urgent than what is unsent, and must not be hidden by it.
+        # The exception in the block is more important than undelivered records, and must not be
+        # hidden by a TimedOut.
         try:
             await self.close(timeout_ms=int(EXIT_S_MAX * 1000))
         except TimedOut as late:
@@ -313,16 +318,18 @@ class AsyncProducer:
         return await self._run(self._engine.send_columns(topic, batch))
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Return when every record sent so far has its outcome; `TimedOut` says how many have not.
+        """Wait until every record sent so far has its outcome; `TimedOut` has the number of the
+        rest.
 
         Records that failed do not raise here: their futures have the exceptions.
         """
         await run_async(self._engine.flush(timeout_ms))
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Deliver what was sent, and end. May be called again; `send` raises `Closed` from now.
+        """Deliver all sent records, then close. May be called again; `send` raises `Closed`
+        afterwards.
 
-        With a timeout, records without an outcome by then fail, and `TimedOut` says how many.
+        With a timeout, records without an outcome by then fail, and `TimedOut` has their number.
         """
         if self._is_closed:
             return
@@ -337,14 +344,15 @@ class AsyncProducer:
             raise late
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """The partitions of a topic, which is created if the broker creates topics by itself."""
+        """The partitions of a topic, which is created if the brokers auto-create topics."""
         return await self._run(self._engine.partitions_for(topic))
 
     # -- transactions
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """A block whose records, and offsets, are committed together at its end or not at all.
+        """A transaction as a block: its records and offsets are committed together at its end, or
+        aborted.
 
         As `headrace.Producer.transaction`.
 
@@ -365,9 +373,9 @@ class AsyncProducer:
             raise
 
     async def init_transactions(self) -> None:
-        """Take over the transactional id: abort what its last user left open, and fence that one.
+        """Fence other producers with the transactional id, and abort their open transaction.
 
-        The first transaction does so by itself.
+        The first transaction does this too.
         """
         await self._run(self._engine.transact("init_transactions()", TransactionManager.init))
 
@@ -378,7 +386,7 @@ class AsyncProducer:
     async def send_offsets_to_transaction(
         self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
     ) -> None:
-        """Commit a group's offsets with the transaction: they count if and when it is committed.
+        """Commit a group's offsets in the transaction: they take effect when it is committed.
 
         As `headrace.Producer.send_offsets_to_transaction`.
         """
@@ -389,7 +397,7 @@ class AsyncProducer:
         await self._run(self._engine.transact("commit_transaction()", TransactionManager.commit))
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction; records that are not acknowledged fail with `TransactionAborted`.
+        """Abort the transaction; unacknowledged records fail with `TransactionAborted`.
 
         After `TimedOut` call it again, or begin another transaction, which finishes it first.
         """

@@ -1,4 +1,4 @@
-"""The engine behind both faces of a producer: its parts, its calls, and the thread of one face."""
+"""The engine of a producer, blocking or asyncio: its parts, its calls, and its thread."""
 
 import asyncio
 import atexit
@@ -27,7 +27,7 @@ from headrace.types import TopicPartition
 
 
 class RoomWaiter:
-    """A thread or a task that waits until it is given `size_bytes` of the buffer."""
+    """A thread or a task that waits for `size_bytes` of the buffer."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -35,18 +35,18 @@ class RoomWaiter:
         self._woken = Signal()
 
     def wake(self) -> None:
-        """Called when it has its room, or when there is no more to wait for."""
+        """Called when its room is granted, or when waiting has become useless."""
         self._woken.set()
 
     def wait(self, timeout_s: float) -> Wait:
-        """A wait until woken, or for the end of the time."""
+        """A wait until woken or until the timeout."""
         return self._woken.wait(timeout_s)
 
 
 def take_room(
     buffers: Buffers, size_bytes: int, timeout_s: float, options: ProducerOptions
 ) -> Call[None]:
-    """Have `size_bytes` of the buffer reserved; BufferExhausted if there is no room in time."""
+    """Reserve `size_bytes` of the buffer; BufferExhausted if there is no room in time."""
     waiter = RoomWaiter(size_bytes)
     if buffers.enter(waiter):
         return
@@ -59,7 +59,7 @@ def take_room(
 
 
 def give_back(buffers: Buffers, size_bytes: int) -> None:
-    """Return room that was taken and is not needed after all."""
+    """Return reserved room that is not needed after all."""
     waiter = RoomWaiter(size_bytes)
     waiter.is_granted = True
     buffers.leave(waiter)
@@ -77,7 +77,7 @@ def _check(buffers: Buffers, waiter: RoomWaiter, options: ProducerOptions) -> No
         )
 
 
-# How long the end of the process, or of a `with` block that failed, waits for what is unsent.
+# The time that the end of the process, or of a failed `with` block, waits for undelivered records.
 EXIT_S_MAX = 10.0
 
 log = logging.getLogger("headrace.producer")
@@ -106,7 +106,7 @@ def not_transactional(what: str) -> IllegalState:
 
 
 def not_flushed(records: int, timeout_s: float) -> TimedOut:
-    """The error of a flush that takes too long."""
+    """The error of a flush that exceeds its timeout."""
     return TimedOut(
         f"{records} records are not acknowledged within timeout_ms ({timeout_s * 1000:.0f} ms);"
         " the producer goes on until delivery_timeout_ms"
@@ -114,7 +114,7 @@ def not_flushed(records: int, timeout_s: float) -> TimedOut:
 
 
 def not_delivered(records: int, timeout_s: float) -> TimedOut:
-    """The error of closing when records had to be given up."""
+    """The error of closing with undelivered records."""
     return TimedOut(
         f"closed with {records} records not acknowledged within timeout_ms"
         f" ({timeout_s * 1000:.0f} ms); their futures have failed, and they may be lost"
@@ -122,7 +122,7 @@ def not_delivered(records: int, timeout_s: float) -> TimedOut:
 
 
 def columns_future(topic: str, deliveries: list[BatchDelivery]) -> ColumnsFuture:
-    """The future of batches together."""
+    """The joint future of several batches."""
     count = sum(delivery.count for delivery in deliveries)
     whole = BatchDelivery(
         TopicPartition(topic, -1), count, deliveries[0].home if deliveries else None
@@ -132,7 +132,7 @@ def columns_future(topic: str, deliveries: list[BatchDelivery]) -> ColumnsFuture
 
 
 class ProducerEngine:
-    """Accumulator and sender of a producer, and its calls. `wake` has the loop call the sender."""
+    """Accumulator and sender of a producer, and its calls. `wake` has the loop run the sender."""
 
     def __init__(self, options: ProducerOptions, wake: Callable[[], None]) -> None:
         warn_if_uncompiled(log)
@@ -148,12 +148,12 @@ class ProducerEngine:
             wall=wall_seconds(self._clock),
         )
         self.sender = Sender(self.cluster, self.accumulator, options, self.metrics)
-        # Why nothing more may be asked of it, if that is so. Without a transaction no record may
-        # be sent either, but a transaction may begin.
+        # The reason why every call is refused, if there is one. Outside of a transaction no record
+        # may be sent either, but a transaction may begin.
         self.ending: Callable[[], Exception] | None = None
 
     def described(self, name: str, *, is_closed: bool) -> str:
-        """The text that shows a producer."""
+        """The text of a producer's `repr`."""
         servers = ",".join(map(str, self.options.bootstrap_servers))
         state = "closed" if is_closed else f"{self.accumulator.records} unsettled"
         return f"<{name} {self.options.client_id} of {servers}, {state}>"
@@ -163,7 +163,7 @@ class ProducerEngine:
             raise self.ending()
 
     def refuse(self, reason: Callable[[], Exception]) -> None:
-        """Take no more records or calls."""
+        """Refuse further records and calls."""
         self.ending = reason
         self.accumulator.refuse(reason)
 
@@ -175,7 +175,7 @@ class ProducerEngine:
     # -- records
 
     def send_later(self, pending: Pending) -> Call[Future]:
-        """Wait for what a record needs, at most `max_block_ms`, and add it."""
+        """Wait for metadata and buffer room of a record, at most `max_block_ms`, and add it."""
         topic, partition, need = pending[0], pending[4], pending[7]
         deadline = self._block_deadline()
         yield from self._know(topic, partition, deadline)
@@ -189,7 +189,7 @@ class ProducerEngine:
         return future
 
     def send_columns(self, topic: str, table: Any) -> Call[ColumnsFuture]:
-        """Add the batches that Arrow columns make, waiting for room for each."""
+        """Add the batches of Arrow columns, waiting for room for each."""
         yield from self._know(topic, None, self._block_deadline())
         deliveries: list[BatchDelivery] = []
         now_ms = self._clock.now_ms()
@@ -223,7 +223,7 @@ class ProducerEngine:
             raise not_flushed(self.accumulator.records, timeout_s)
 
     def finish(self, timeout_s: float | None) -> Call[TimedOut | None]:
-        """Abort an open transaction and wait for what was sent; the error if that took too long."""
+        """Abort an open transaction and wait for all deliveries; returns the error of a timeout."""
         transactor = self.sender.transactor
         if transactor is not None and transactor.state.is_open:
             yield transactor.close(EXIT_S_MAX if timeout_s is None else timeout_s)
@@ -238,7 +238,7 @@ class ProducerEngine:
     def transact(
         self, what: str, operation: Callable[[TransactionManager], Awaitable[None]]
     ) -> Call[None]:
-        """Do something with the transactions of this producer."""
+        """Run an operation of the transaction manager; IllegalState without a transactional id."""
         if self.sender.transactor is None:
             raise not_transactional(what)
         self.check_open()
@@ -247,7 +247,7 @@ class ProducerEngine:
     def send_offsets(
         self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
     ) -> Call[None]:
-        """Commit a group's offsets with the transaction."""
+        """Commit a group's offsets in the transaction."""
         known = offsets_of(offsets)
         group = group_of(group_metadata)
         yield from self.transact(
@@ -255,9 +255,9 @@ class ProducerEngine:
         )
 
     def abort_after(self, error: BaseException) -> Call[None]:
-        """Abort a transaction that a block, or its commit, has failed in, if none was committed.
+        """Abort a transaction after an error in its block or its commit, unless it was committed.
 
-        What it failed with must not be hidden, unless by its reason: another producer took over.
+        The error must not be hidden, unless by its cause: another producer took over.
         """
         transactor = self.sender.transactor
         assert transactor is not None
@@ -277,7 +277,7 @@ class ProducerEngine:
         return self._clock.monotonic() + self.options.max_block_ms / 1000
 
     def _know(self, topic: str, partition: int | None, deadline: float) -> Call[int]:
-        """The partition count of a topic, asked for if it is unknown or too small."""
+        """The partition count of a topic, looked up if it is unknown or too small."""
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"a topic is named by a text that is not empty, not {topic!r}")
         count = self.accumulator.partition_count(topic)
@@ -294,12 +294,12 @@ class ProducerEngine:
         return count
 
     def _take_room(self, size_bytes: int, deadline: float) -> Call[None]:
-        """Have room in the buffer reserved; BufferExhausted at the deadline."""
+        """Reserve room in the buffer; BufferExhausted at the deadline."""
         left_s = max(deadline - self._clock.monotonic(), 0.0)
         return take_room(self.accumulator, size_bytes, left_s, self.options)
 
     def _delivered(self, timeout_s: float | None) -> Call[bool]:
-        """Whether all that was sent has its outcome within the time given."""
+        """Whether all sent records have their outcome within the timeout."""
         unsettled = [delivery for delivery in self.accumulator.hurry() if not delivery.is_done]
         if not unsettled:
             return True
@@ -322,8 +322,8 @@ class ProducerEngine:
 class EngineThread:
     """The engine of a blocking producer, and the thread that its sender runs on.
 
-    Rule: it knows nothing of the producer in front of it, so a producer that nobody holds any more
-    can be told apart from one that is used; the engine then delivers what it has, and ends.
+    Rule: it does not refer to the producer that uses it, so that an unused producer can be
+    garbage-collected; the engine then delivers its records, and ends.
     """
 
     def __init__(self, options: ProducerOptions) -> None:
@@ -335,11 +335,11 @@ class EngineThread:
         _engines.add(self)
 
     def run(self, call: Call[Result]) -> Result:
-        """The result of a call that waits only if it must; the thread is started then."""
+        """The result of a call; the thread is started only if the call waits."""
         return self._thread.run(call)
 
     def run_waiting(self, what: str, call: Call[Result]) -> Result:
-        """The result of a call that waits, and so is not for delivery callbacks."""
+        """The result of a call that waits, and so is not allowed in delivery callbacks."""
         if self._thread.is_current():
             raise HeadraceError(
                 f"{what} would have to wait, and a delivery callback must not: it runs on the"
@@ -348,15 +348,15 @@ class EngineThread:
         return self._thread.run(call)
 
     def close(self, timeout_ms: int | None) -> None:
-        """Take no more records, deliver those there are, and end the thread."""
-        # In the child of a fork nobody may be left to give the lock back.
+        """Refuse further records, deliver the present ones, and end the thread."""
+        # In the child of a fork the holder of the lock may not exist.
         if self.engine.ending is _forked:
             return
         if self._thread.is_current():
             # A callback cannot wait for other callbacks to be called.
             self.abandon()
             return
-        # The first of several threads that close it does so.
+        # The first of several threads that close it does the work.
         with self._lock:
             was_closed, self.is_closed = self.is_closed, True
         if was_closed:
@@ -374,7 +374,9 @@ class EngineThread:
             raise late
 
     def abandon(self) -> None:
-        """The producer is gone and was not closed: deliver what there is, then end; do not wait."""
+        """The producer was garbage-collected unclosed: deliver its records in the background, then
+        end.
+        """
         if not self._thread.is_started or self.is_closed:
             _engines.discard(self)
             return
@@ -382,7 +384,7 @@ class EngineThread:
         self._thread.post(self._start_draining)
 
     def forked(self) -> None:
-        """This is the child of a fork: what the parent's thread does it does there."""
+        """In the child of a fork: refuse everything; the parent's thread delivers the records."""
         self.is_closed = True
         self.engine.ending = self.engine.accumulator.refusal = _forked
         self._thread = LoopThread(f"headrace-{self.engine.options.client_id}")
@@ -410,12 +412,13 @@ class EngineThread:
             self._thread.close()
 
 
-# Engines that may have something to deliver. They outlive their producers, so not weakly.
+# Engines that may have records to deliver. They outlive their producers, so the references are not
+# weak.
 _engines: set[EngineThread] = set()
 
 
 def _close_at_exit() -> None:
-    """Deliver what short programs leave behind, without holding up their end for long."""
+    """At the end of the process: deliver the records of unclosed producers, for a limited time."""
     for thread in list(_engines):
         left = thread.engine.accumulator.records
         try:

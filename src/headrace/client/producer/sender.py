@@ -1,8 +1,8 @@
-"""Batches to the leaders of their partitions: pipelined, in order, each once.
+"""The sender of a producer: batches to partition leaders, pipelined, in order, without duplicates.
 
-Rule: everything happens in `pump`, on the loop's thread, and nothing polls. What can change what
-may be sent calls it: new batches, an answer, a connection, metadata, a producer id, or the one
-timer, set for the first of lingering, retrying and expiring.
+Rule: everything happens in `pump`, on the loop's thread, and nothing polls. It is called when there
+is a new batch, response, connection, metadata or producer id, and by the single timer, set for the
+earliest end of lingering, retry pause or expiry.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ from headrace.protocol.messages.metadata import MetadataRequest
 
 
 class IdempotentIdentity:
-    """The identity of a producer without transactions; those have their own way to one.
+    """The identity of an idempotent producer without transactions.
 
-    `start` runs a coroutine; `answered` is told when there is an identity, or why there is none.
+    `start` runs a coroutine; `answered` is called with the identity, or the error.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class IdempotentIdentity:
         self._asking: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """Have a broker asked, unless one is."""
+        """Request an identity, unless a request is under way."""
         if self._asking is None:
             self._asking = self._start(self._ask())
 
     def lose(self, queue: PartitionQueue) -> None:
-        """A partition needs other numbers than those it had.
+        """Renumber the batches of a partition.
 
-        They are of the next epoch: what was sent in this one and comes late is then refused.
+        They get the next epoch: late requests of the present epoch are then refused.
         """
         if self.current is not None and queue.identity == self.current:
             self.current = self.current.next_epoch()
@@ -80,9 +80,9 @@ class IdempotentIdentity:
 
 
 class ProducerChannel:
-    """A broker as the sender uses it. `ready` are the partitions that may have a batch to send.
+    """The sender's channel to a broker. `ready` are the partitions that may have a batch to send.
 
-    A link without an open connection has a task that opens one, as soon as somebody is ready.
+    A channel without an open connection gets a task that opens one, once a partition is ready.
     """
 
     def __init__(self, node_id: int, in_flight_max: int) -> None:
@@ -101,26 +101,26 @@ class ProducerChannel:
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may leave."""
+        """Whether another request may be sent."""
         return self.in_flight < self._in_flight_max and self.draining is None
 
     def rotate(self, slot: PartitionBuffer) -> None:
-        """Let the other partitions have their turn before this one's next."""
+        """Move a partition behind the other ready ones."""
         del self.ready[slot]
         self.ready[slot] = None
 
 
-# Produce requests that wait for replicas must not hold up questions about metadata.
+# Produce requests that wait for replicas must not delay metadata requests.
 LANE = "produce"
 
 _log = logging.getLogger("headrace.producer")
 
-# What a timer can tell apart.
+# The precision of the timer.
 _TICK_S = 0.001
 
 
 class Sender:
-    """The engine of a producer. For one event loop; `start` is called on it."""
+    """Sends the accumulator's batches. For one event loop; `start` is called on it."""
 
     def __init__(
         self,
@@ -174,12 +174,12 @@ class Sender:
         self._take_topic(name)
 
     async def ask_topic(self, name: str, timeout_s: float) -> None:
-        """Ask for a topic anew: it may have more partitions by now."""
+        """Refresh a topic's metadata: it may have more partitions by now."""
         self._cluster.forget([name])
         await self.know_topic(name, timeout_s)
 
     async def stop(self, timeout_s: float) -> None:
-        """Fail what is left, and close every connection."""
+        """Fail all remaining batches, and close every connection."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -197,32 +197,32 @@ class Sender:
     # -- for its transactions
 
     def use_identity(self, identity: ProducerIdentity) -> None:
-        """Number batches anew, for a producer in another epoch; nothing is being sent."""
+        """Renumber all batches for another epoch, while nothing is in flight."""
         self._identities.current = identity
         for slot in self._slots:
             queue_of(slot).use_identity(None)
 
     def partitions_added(self) -> None:
-        """Partitions have become part of the transaction."""
+        """Send batches of partitions that were added to the transaction."""
         self._active.update(self._unadded)
         self._unadded.clear()
         self.pump()
 
     def drop_unsent(self, error: Exception) -> None:
-        """Give up every batch that is not in flight."""
+        """Fail every batch that is not in flight."""
         self._unadded.clear()
         dropped = [batch for slot in self._slots for batch in queue_of(slot).drop_unsent()]
         for batch in (*dropped, *self._accumulator.drop()):
             self._settler.failed(batch, error)
 
     async def settled(self) -> None:
-        """Return when no batch is in flight, nor on its way back."""
+        """Return when every batch is settled."""
         while not all(queue_of(slot).is_settled for slot in self._slots):
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
 
-    # -- the one place where things happen
+    # -- the pump
 
     def pump(self) -> None:
         """Send everything that may be sent now."""
@@ -239,7 +239,7 @@ class Sender:
                 self._dispatch(now)
             self._set_timer(now, next_linger)
         except Exception as error:
-            # A bug must not leave anybody waiting for ever.
+            # A bug must not leave callers waiting for ever.
             self._break(error)
 
     def _dispatch(self, now: float) -> None:
@@ -254,7 +254,7 @@ class Sender:
             self._feed(link, now)
 
     def _link_for(self, slot: PartitionBuffer, now: float) -> ProducerChannel | None:
-        """The link that leads to a partition's leader; None if the slot waits for something."""
+        """The channel to a partition's leader; None if the partition has to wait."""
         queue = slot.queue
         if queue is None:
             queue = slot.queue = self._new_queue(slot)
@@ -277,7 +277,7 @@ class Sender:
         return link
 
     def _feed(self, link: ProducerChannel, now: float) -> None:
-        """Send requests on a link while it has room and somebody has something to send."""
+        """Send requests on a channel while it has room and ready partitions."""
         while link.ready and link.has_room:
             if not link.is_open:
                 if link.opening is None:
@@ -290,7 +290,7 @@ class Sender:
     def _compose(
         self, link: ProducerChannel, now: float
     ) -> list[tuple[PartitionBuffer, ProducerBatch]]:
-        """The next batch of as many partitions as one request may have."""
+        """The next batches of partitions, as many as fit one request."""
         chosen: list[tuple[PartitionBuffer, ProducerBatch]] = []
         total_bytes = 0
         for slot in list(link.ready):
@@ -316,12 +316,13 @@ class Sender:
     ) -> ProducerBatch | None:
         queue = queue_of(slot)
         if queue.identity is None and self._identities.current is not None:
-            # Before anything else: under new numbers nothing may overtake what is still in flight.
+            # Before anything else: under new numbers no batch may overtake one that is still in
+            # flight.
             queue.use_identity(self._identities.current)
             for doubtful in queue.drop_doubtful():
                 self._settler.in_doubt(doubtful, queue.last_error)
         if not queue.may_send(now):
-            # An answer brings it back, or the time of the next attempt.
+            # A response makes the partition active again, or the time of the next attempt.
             if queue.retry_at > now:
                 self._postponed[slot] = None
             return None
@@ -389,7 +390,7 @@ class Sender:
 
     @property
     def _version_max(self) -> int | None:
-        """The newest version of Produce to use: newer ones are transactions of version 2."""
+        """The newest Produce version to use: newer ones imply transactions of version 2."""
         is_v1 = self.transactor is not None and self.transactor.state.version == 1
         return PRODUCE_V1_MAX if is_v1 else None
 
@@ -399,7 +400,7 @@ class Sender:
         link.in_flight -= 1
         if future.cancelled():
             return
-        # Even when nobody cares any more: asyncio complains of an error that was not looked at.
+        # Always retrieved: asyncio complains of an exception that was never retrieved.
         error = future.exception()
         if self._is_stopped:
             return
@@ -417,7 +418,7 @@ class Sender:
                 self._cluster.forget([batch.tp.topic])
                 self._settler.again(slot, batch, error, perhaps_written=True)
         self._active.update(dict.fromkeys(slot for slot, _ in sent.batches))
-        # Others may have waited for room on this link.
+        # Other partitions may have waited for room on this channel.
         self._active.update(link.ready)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -442,7 +443,7 @@ class Sender:
         self.pump()
 
     async def _drain(self, link: ProducerChannel) -> None:
-        """Let go on when what was written without an answer has mostly left."""
+        """Continue when most bytes written without an acknowledgement have left."""
         assert link.connection is not None
         await link.connection.drained()
         link.draining = None
@@ -450,7 +451,7 @@ class Sender:
         self.pump()
 
     def _obstructed(self, slot: PartitionBuffer, error: HeadraceError) -> None:
-        """Nothing can be sent to a partition: try later, or give up if later is no better."""
+        """Handle an error that blocks a partition: postpone it, or fail its batches for good."""
         if self._cluster.passes(error):
             self._cluster.forget([slot.tp.topic])
             self._settler.postpone(queue_of(slot), error)
@@ -468,7 +469,7 @@ class Sender:
             self._refreshing = self.start(self._refresh())
 
     async def _refresh(self) -> None:
-        """Ask for the topics whose leaders are not known, until there are none."""
+        """Refresh the topics without a known leader, until there are none."""
         while self._stale:
             names = list(self._stale)
             self._stale.clear()
@@ -557,7 +558,7 @@ class Sender:
         return PartitionQueue(slot.tp, in_flight_max=in_flight_max)
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run something until it is done or the sender stops."""
+        """Run a coroutine until it ends or the sender stops."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -569,7 +570,7 @@ class Sender:
             self._break(error)
 
     async def _wait_until_taken(self, timeout_s: float) -> None:
-        """Brokers work in order: when they answer a question, what came before it is taken."""
+        """Wait until written requests were processed: brokers answer a later request after them."""
         questions = [
             link.connection.ask(MetadataRequest(topics=[]), max(timeout_s, _TICK_S))
             for link in self._links.values()
@@ -583,7 +584,7 @@ class Sender:
             self._settler.failed(batch, error)
 
     def _break(self, error: BaseException) -> None:
-        """A bug was met: nothing that waits may wait for ever."""
+        """Fail everything after a bug, so that no caller waits for ever."""
         _log.error("the producer cannot go on", exc_info=error)
         self._is_stopped = True
         failure = Closed(f"the producer cannot go on, by a bug of its own: {error!r}")

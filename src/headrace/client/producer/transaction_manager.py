@@ -1,4 +1,4 @@
-"""The transactions of a producer, with its coordinator and with the coordinators of groups."""
+"""The transactions of a producer: requests to its coordinator and to group coordinators."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ from headrace.types import TopicPartition
 def add_partitions_request(
     transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> AddPartitionsToTxnRequest:
-    """Add partitions to a transaction, in the form that clients use; the newer one is brokers'."""
+    """Add partitions to a transaction, in the version for clients; newer ones are for brokers."""
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=identity.producer_id,
@@ -57,7 +57,7 @@ def add_partitions_request(
 
 
 def added_error(response: Any) -> KafkaError | None:
-    """Why partitions were not added: the worst of their errors."""
+    """The most severe error of an AddPartitionsToTxn response, or None."""
     return _worst(
         (topic.name, partition.partition_index, partition.partition_error_code)
         for topic in response.results_by_topic_v3_and_below
@@ -68,7 +68,7 @@ def added_error(response: Any) -> KafkaError | None:
 def add_offsets_request(
     transactional_id: str, identity: ProducerIdentity, group_id: str
 ) -> AddOffsetsToTxnRequest:
-    """Say that a transaction is going to have offsets of a group."""
+    """Announce offsets of a group in a transaction."""
     return AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
@@ -105,7 +105,7 @@ def offsets_request(
 
 
 def offsets_error(response: Any) -> KafkaError | None:
-    """Why offsets were not taken: the worst of their errors."""
+    """The most severe error of a TxnOffsetCommit response, or None."""
     return _worst(
         (topic.name, partition.partition_index, partition.error_code)
         for topic in response.topics
@@ -123,7 +123,7 @@ def _offset(number: int, committed: OffsetAndMetadata) -> TxnOffsetCommitRequest
 
 
 def _worst(codes: Iterable[tuple[str, int, int]]) -> KafkaError | None:
-    """An error that does not pass, if there is one: asking again for the others is for nothing."""
+    """The first fatal error, which makes retrying the others useless; else a retriable one."""
     passing: KafkaError | None = None
     for topic, number, code in codes:
         error = failure(code, subject=Subject("partition", str(TopicPartition(topic, number))))
@@ -139,30 +139,30 @@ def _worst(codes: Iterable[tuple[str, int, int]]) -> KafkaError | None:
 # The transactions of a producer, with its coordinator and with the coordinators of groups.
 #
 # Rule: a transaction ends only when no batch of it is in flight any more, so that nothing of it can
-# come late and into the next one. Whatever has an outcome that nobody knows dooms the transaction.
+# come late and into the next one. Any unknown outcome dooms the transaction.
 
 
-# What waits for replicas must not hold up questions about metadata.
+# Requests that wait for replicas must not delay metadata requests.
 LANE = "transactions"
 FEATURE = "transaction.version"
 VERSION_MAX = 2
 
-# The newest versions of requests that belong to transactions of version 1.
+# The newest request versions for transactions of version 1.
 PRODUCE_V1_MAX = 11
 _ADD_PARTITIONS_MAX = 3
 _END_V1_MAX = 4
 _OFFSETS_V1_MAX = 4
-# The first one whose answer has the producer's next epoch.
+# The first version whose response has the producer's next epoch.
 _END_V2_MIN = 5
 
-# The last transaction's markers are being written, which does not take long.
+# The pause while the last transaction's markers are being written, which is short.
 MARKERS_BACKOFF = Backoff(0.01, 0.2)
 
 _log = logging.getLogger("headrace.producer")
 
 
 class TransactionSender(Protocol):
-    """The sender, as transactions see it."""
+    """The part of the sender that transactions use."""
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
 
@@ -178,7 +178,7 @@ class TransactionSender(Protocol):
 class TransactionManager:
     """The transactions of one producer. For the loop of its sender; one call at a time.
 
-    `version_max` limits the version of transactions, for brokers that have more than one.
+    `version_max` limits the version of transactions, for brokers that support several.
     """
 
     def __init__(
@@ -209,14 +209,14 @@ class TransactionManager:
     # -- for the application
 
     async def init(self) -> None:
-        """Have the transactional id, if that is not so already."""
+        """Acquire the transactional id, unless that is done."""
         async with self._calls:
             self.state.check_usable()
             if self.state.phase is TransactionPhase.UNINITIALIZED:
                 await self._init(NOBODY, self._deadline())
 
     async def begin(self) -> None:
-        """Begin a transaction; what is left of one that has failed is aborted first."""
+        """Begin a transaction, after aborting a failed one."""
         async with self._calls:
             self.state.check_begin()
             if self.state.phase in (TransactionPhase.ABORTABLE_ERROR, TransactionPhase.ABORTING):
@@ -229,7 +229,7 @@ class TransactionManager:
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> None:
-        """Make the offsets of a group part of the transaction."""
+        """Add the offsets of a group to the transaction."""
         async with self._calls:
             self.state.check_in_transaction("send_offsets_to_transaction()")
             if not offsets:
@@ -246,7 +246,7 @@ class TransactionManager:
                 raise self._failed(error) from None
             finally:
                 if not is_done:
-                    # Given up in the middle: the offsets may or may not be part of it.
+                    # Interrupted: the offsets may or may not be part of the transaction.
                     self._doom(TimedOut("sending offsets to the transaction was interrupted"))
 
     async def commit(self) -> None:
@@ -263,12 +263,12 @@ class TransactionManager:
             self._metrics.transaction_done(True, self._cluster.clock.monotonic() - begun)
 
     async def abort(self, timeout_s: float | None = None) -> None:
-        """Abort the transaction; what was not sent yet never is."""
+        """Abort the transaction; unsent records are dropped."""
         async with self._calls:
             await self._abort(self._deadline(timeout_s))
 
     async def close(self, timeout_s: float) -> None:
-        """Abort what is open, as far as that is possible: the application has gone."""
+        """Abort an open transaction, if possible, when the application closes the producer."""
         if not self.state.is_open:
             return
         try:
@@ -281,7 +281,9 @@ class TransactionManager:
     # -- for the sender
 
     def may_send(self, tp: TopicPartition) -> bool:
-        """Whether a partition is part of the transaction; if not, it will be, or it is doomed."""
+        """Whether a partition is in the transaction; if not, it is added, unless the transaction
+        failed.
+        """
         if tp in self.state.partitions:
             return True
         self.state.is_started = True
@@ -294,11 +296,12 @@ class TransactionManager:
         return False
 
     def batch_failed(self, batch: ProducerBatch, error: Exception) -> None:
-        """A batch will not be written, or nobody knows whether it was."""
+        """Note that a batch failed, or that its outcome is unknown."""
         if batch.encoded is not None:
             self.state.needs_epoch = True
         assert isinstance(error, HeadraceError), error
-        # A leader that is ahead of us may have met a coordinator's own epoch: aborting tells.
+        # A leader with a newer epoch may have a marker of the coordinator's own: aborting will
+        # tell.
         if is_fatal(error, fenced=frozenset((ErrorCode.PRODUCER_FENCED,))):
             self._break_off(error)
         else:
@@ -307,7 +310,7 @@ class TransactionManager:
     # -- the transactional id
 
     async def _init(self, known_as: ProducerIdentity, deadline: float) -> None:
-        """Get a producer id and an epoch; `known_as` must be what we have, if we have any."""
+        """Acquire a producer id and an epoch; `known_as` is the present identity, if any."""
         request = InitProducerIdRequest(
             transactional_id=self.state.transactional_id,
             transaction_timeout_ms=self._options.transaction_timeout_ms,
@@ -344,10 +347,10 @@ class TransactionManager:
         self._identity = ProducerIdentity(producer_id, epoch)
         self._sending.use_identity(self._identity)
 
-    # -- what is in a transaction
+    # -- the content of a transaction
 
     async def _add_partitions(self) -> None:
-        """Tell the coordinator of new partitions, until there are none."""
+        """Add new partitions to the transaction at the coordinator, until there are none left."""
         try:
             while self._wanted and not self.state.is_doomed:
                 partitions, self._wanted = list(self._wanted), {}
@@ -391,11 +394,11 @@ class TransactionManager:
         self._refuse()
         self._sending.drop_unsent(TransactionAborted("the transaction was aborted"))
         if self._adding is not None:
-            # Whether these partitions were added nobody will know.
+            # Whether these partitions were added is unknown.
             self.state.needs_epoch = True
             self._adding.cancel()
             await asyncio.gather(self._adding, return_exceptions=True)
-            # A task that is cancelled before it began does not come to its own end.
+            # A task that is cancelled before it started does not run its own cleanup.
             self._adding = None
             self._wanted.clear()
         try:
@@ -450,7 +453,7 @@ class TransactionManager:
     # -- failing
 
     def _failed(self, error: HeadraceError) -> HeadraceError:
-        """Take note of what a coordinator has refused; what the application is to be told."""
+        """Note a coordinator's refusal; returns the error for the application."""
         if is_fatal(error, fenced=FENCED):
             return self._break_off(error)
         self._doom(error)
@@ -471,7 +474,7 @@ class TransactionManager:
         return self.state.failure()
 
     def _refuse(self) -> None:
-        """Take no records, for the reason that the state has; a closed producer has its own."""
+        """Refuse records, for the reason in the state; a closed producer keeps its own reason."""
         refusal = self.state.failure
         if self._accumulator.refuse(refusal, self._refusal):
             self._refusal = refusal
@@ -496,7 +499,7 @@ class TransactionManager:
         *,
         deadline: float | None = None,
     ) -> Any:
-        """The answer of the transaction's coordinator, asked until it is final."""
+        """The final response of the transaction's coordinator."""
 
         async def ask(node: int, until: float) -> Any:
             return await self._call(node, request, until, error_of, version_max)
@@ -514,7 +517,7 @@ class TransactionManager:
         error_of: Callable[[Any], KafkaError | None] | None = None,
         version_max: int | None = None,
     ) -> Any:
-        """Ask one broker; while it is busy with the last transaction, again and again."""
+        """Send a request to a broker, retrying while it completes the last transaction."""
         attempts = 0
         while True:
             until = min(deadline, self._cluster.deadline())

@@ -1,9 +1,7 @@
-"""The state of a transactional producer, and what may be done from there. Pure.
+"""The state of a transactional producer, and the calls it allows. Pure.
 
-Pure.
-
-An error is abortable: the transaction cannot be committed, and after it is aborted another may
-begin. Or it is fatal: the producer can do nothing any more.
+An error is abortable: the transaction cannot be committed, and after an abort another may begin. Or
+it is fatal: the producer can do nothing any more.
 """
 
 from collections.abc import Iterable
@@ -18,8 +16,9 @@ from headrace.client.errors import (
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.types import TopicPartition
 
-# After these from a coordinator, another producer has the transactional id or the coordinator has
-# taken it away from us. A leader of a partition may only be ahead of us: it says so by the second.
+# Sent by a coordinator, these mean that another producer has the transactional id or that the
+# coordinator has fenced this one. A partition leader that is ahead of this producer sends the
+# second.
 FENCED = frozenset((ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH))
 FATAL = frozenset(
     (
@@ -29,8 +28,8 @@ FATAL = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     )
 )
-# The coordinator knows nothing of the transaction that is to be aborted; taking the transactional
-# id over from ourselves makes sure that nothing is left of it.
+# The coordinator does not know the transaction to abort; acquiring the transactional id again makes
+# sure that nothing is left of it.
 NOTHING_TO_ABORT = frozenset(
     (
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -39,7 +38,7 @@ NOTHING_TO_ABORT = frozenset(
     )
 )
 # A commit that is refused with one of these has not happened. Unlike Kafka's client: a transaction
-# in another state, most likely aborted after its time was over, does not end the producer.
+# in another state, most likely aborted after its timeout, does not end the producer.
 NOT_COMMITTED = frozenset(
     (
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -65,15 +64,16 @@ class TransactionPhase(Enum):
 class TransactionState:
     """The transaction of a producer, from one call of the application to the next.
 
-    Invariant: `is_started` is false only if no broker can have heard of the transaction; then it
-    ends without asking anybody. `needs_epoch` says that sequence numbers were used which may or may
-    not be in the log: the next transaction takes another epoch, where they begin anew.
+    Invariant: `is_started` is false only if no broker can know of the transaction; then it ends
+    without a request. `needs_epoch` says that sequence numbers were used which may or may not be in
+    the log: the next transaction takes another epoch, where they begin anew.
     """
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.phase = TransactionPhase.UNINITIALIZED
-        # 2: leaders add their partitions to the transaction themselves (KIP-890), 1: we do.
+        # 2: leaders add their partitions to the transaction themselves (KIP-890), 1: the producer
+        # does.
         self.version = 1
         self.is_started = False
         self.needs_epoch = False
@@ -84,12 +84,12 @@ class TransactionState:
 
     @property
     def is_doomed(self) -> bool:
-        """Whether what is sent now could not be committed any more."""
+        """Whether records sent now could not be committed any more."""
         return self.phase not in (TransactionPhase.IN_TRANSACTION, TransactionPhase.COMMITTING)
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to abort."""
+        """Whether there is a transaction that can be aborted."""
         if self.phase is TransactionPhase.COMMITTING:
             return not self.is_commit_asked
         return self.phase in (
@@ -99,7 +99,7 @@ class TransactionState:
         )
 
     def failure(self) -> HeadraceError:
-        """The error for a record that is sent now."""
+        """The error for a record that is sent in this state."""
         if self.phase is TransactionPhase.FATAL_ERROR:
             return self._fatal()
         if self.phase is TransactionPhase.ABORTABLE_ERROR:
@@ -112,7 +112,7 @@ class TransactionState:
         return IllegalState(f"no record can be sent while the producer is {self.phase.value}")
 
     def abortable(self) -> TransactionAbortable:
-        """The error that ends a transaction which has failed."""
+        """The error of a failed transaction that has to be aborted."""
         cause = self._error
         code = cause.code if isinstance(cause, KafkaError) else ErrorCode.TRANSACTION_ABORTABLE
         error = TransactionAbortable(
@@ -121,10 +121,10 @@ class TransactionState:
         error.__cause__ = cause
         return error
 
-    # -- what the application asks for
+    # -- calls of the application
 
     def check_begin(self) -> None:
-        """See that a transaction may begin, or may after an abort."""
+        """Check that a transaction may begin, if need be after an abort."""
         self.check_usable()
         if self.phase is TransactionPhase.IN_TRANSACTION:
             raise IllegalState(
@@ -137,7 +137,7 @@ class TransactionState:
             )
 
     def begin(self) -> None:
-        """A transaction has begun, of which no broker knows."""
+        """Begin a transaction, of which no broker knows yet."""
         assert self.phase is TransactionPhase.READY
         self.phase = TransactionPhase.IN_TRANSACTION
         self._error = None
@@ -146,7 +146,7 @@ class TransactionState:
         self.groups.clear()
 
     def check_in_transaction(self, what: str) -> None:
-        """See that the open transaction can take more."""
+        """Check that the open transaction accepts more records and offsets."""
         self.check_usable()
         if self.phase is TransactionPhase.ABORTABLE_ERROR:
             raise self.abortable()
@@ -154,13 +154,13 @@ class TransactionState:
             raise IllegalState(f"{what} needs an open transaction, and the producer is {self}")
 
     def begin_commit(self) -> None:
-        """The application has sent everything; it may ask for this again."""
+        """Begin to commit; may be repeated by the application."""
         if self.phase is not TransactionPhase.COMMITTING:
             self.check_in_transaction("commit_transaction()")
             self.phase = TransactionPhase.COMMITTING
 
     def begin_abort(self) -> None:
-        """The application gives the transaction up; it may ask for this again."""
+        """Begin to abort; may be repeated by the application."""
         self.check_usable()
         if self.phase is TransactionPhase.COMMITTING and self.is_commit_asked:
             raise IllegalState(
@@ -174,23 +174,23 @@ class TransactionState:
         self.phase = TransactionPhase.ABORTING
 
     def end(self) -> None:
-        """The transaction is committed or aborted, or the transactional id is ours now."""
+        """The transaction was committed or aborted, or the transactional id was acquired."""
         self.phase = TransactionPhase.READY
         self.is_started = self.needs_epoch = False
 
     def check_usable(self) -> None:
-        """See that nothing fatal has happened."""
+        """Raise the fatal error, if there was one."""
         if self.phase is TransactionPhase.FATAL_ERROR:
             raise self._fatal()
 
-    # -- what happens to it
+    # -- events
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are part of the transaction, for all who take part in it."""
+        """Note partitions that are part of the transaction."""
         self.partitions.update(partitions)
 
     def fail(self, error: HeadraceError) -> bool:
-        """The transaction cannot be committed; whether that is news."""
+        """The transaction cannot be committed; returns whether this is the first failure."""
         if self.is_doomed:
             return False
         self.phase = TransactionPhase.ABORTABLE_ERROR
@@ -198,7 +198,7 @@ class TransactionState:
         return True
 
     def break_off(self, error: HeadraceError) -> TransactionFatal:
-        """The producer cannot go on; this is what every call raises from now on."""
+        """The producer cannot continue; returns the error that every further call raises."""
         self.phase = TransactionPhase.FATAL_ERROR
         self._error = error
         return self._fatal()
@@ -224,7 +224,7 @@ class TransactionState:
 
 
 def is_fatal(error: Exception, *, fenced: frozenset[ErrorCode] = FENCED) -> bool:
-    """Whether an error ends the producer; `fenced` are the codes by which it is shut out."""
+    """Whether an error is fatal for the producer; `fenced` are the codes of a fenced producer."""
     return isinstance(error, KafkaError) and (error.code in fenced or error.code in FATAL)
 
 

@@ -271,7 +271,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether all members share a protocol with a member that knows these."""
+        """Whether all members share a protocol with a member that supports these."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         size = len(self.members)

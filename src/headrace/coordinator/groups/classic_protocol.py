@@ -187,7 +187,7 @@ class ClassicProtocol:
             self._renew_session(call, member)
 
     def cancel(self, token: Token) -> None:
-        """Drop a waiting request whose connection is closed. Its member has joined all the same."""
+        """Drop a waiting request whose connection is closed. Its member has joined nevertheless."""
         member = self._waiting.pop(token, None)
         if member is None:
             return
@@ -273,7 +273,7 @@ class ClassicProtocol:
         request: HeartbeatRequest,
         token: Token,
     ) -> None:
-        """Renew the session of a member; the reply says whether it has to join again."""
+        """Renew the session of a member; the response may demand a rejoin."""
         if group is None:
             code = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
         elif group.state is GroupState.DEAD:
@@ -296,7 +296,7 @@ class ClassicProtocol:
         request: LeaveGroupRequest,
         waiting: DelayedReply,
     ) -> None:
-        """Remove members; the members that stay have to join again."""
+        """Remove members; the remaining members have to rejoin."""
         token, version = waiting
         if not request.group_id:
             call.reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
@@ -372,7 +372,7 @@ class ClassicProtocol:
         self._maybe_complete_join(call, group)
 
     def _require_member_id(self, call: GroupCall, group: ClassicGroup, join: _Join) -> None:
-        """Send the client an id to join again with: if this reply is lost, no member is left."""
+        """Send the client an id to rejoin with; if this response is lost, no member is left."""
         if len(group.pending) >= min(self._settings.max_size, PENDING_MEMBERS_MAX):
             _refuse_join(call, join.waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
             return
@@ -466,7 +466,7 @@ class ClassicProtocol:
             self._prepare(call, group)
 
     def _prepare(self, call: GroupCall, group: ClassicGroup) -> None:
-        """Begin a rebalance: all members have to join again."""
+        """Begin a rebalance: all members have to rejoin."""
         now_ms = call.now_ms
         if group.state is GroupState.COMPLETING_REBALANCE:
             for member in group.members.values():
@@ -588,7 +588,7 @@ class ClassicProtocol:
         self._maybe_complete_join(call, group)
 
     def _bind_session(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """Have a member removed when its session expires."""
+        """Set up the removal of a member when its session expires."""
         member.session.fire = partial(self._on_session_timeout, group, member)
 
     def _renew_session(self, call: GroupCall, member: ClassicMember) -> None:
@@ -639,7 +639,7 @@ class ClassicProtocol:
         self._reply_sync(call, member, response)
 
     def _fence_waiting(self, call: GroupCall, member: ClassicMember) -> None:
-        """Answer the old holder of an instance id that another client has taken its place."""
+        """Answer the old holder of an instance id that another client has replaced it."""
         self._refuse_waiting_join(call, member, ErrorCode.FENCED_INSTANCE_ID)
         response = SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
         self._reply_sync(call, member, response)
@@ -715,7 +715,7 @@ def _subscribed_topics(group: ClassicGroup, member: ClassicMember) -> frozenset[
 
 
 def _new_member_id(call: GroupCall, name: str) -> str:
-    # Imported late: it imports `platform` and more, for which no start should wait.
+    # Imported late: it imports `platform` and more, which would delay the start.
     from uuid import UUID  # noqa: PLC0415
 
     number = UUID(int=call.random.getrandbits(128), version=4)

@@ -48,7 +48,7 @@ _Key = TypeVar("_Key", int, str)
 
 
 class OffsetsOwner(Protocol):
-    """A group of any type, as far as its offsets depend on it."""
+    """A group of any type, with the properties that its offsets depend on."""
 
     group_id: str
 
@@ -298,7 +298,7 @@ class OffsetStore:
         """The records of a permitted OffsetCommit, and its response."""
         retention_ms = request.retention_time_ms
         now_ms = self._times.wall_ms
-        # A retention of a client that overflows a timestamp means that the offset never expires.
+        # An expiry beyond the largest timestamp means that the offset never expires.
         expire_ms = min(now_ms + retention_ms, _TIMESTAMP_MAX) if retention_ms >= 0 else -1
         commit = _OffsetCommit(request.group_id, now_ms, expire_ms)
         response = OffsetCommitResponse()

@@ -64,7 +64,7 @@ _Handler: TypeAlias = Callable[[GroupCall, Any, int, Token, RequestClient], Shar
 # Bounds of one tick: heap entries inspected, and offsets of a group that expire together.
 TIMERS_PER_TICK = 1_000
 EXPIRED_PER_CHECK = 1_000
-# The pause after which an expiry check that met its bound goes on.
+# The pause before an expiry check that met its bound continues.
 _CHECK_PAUSE_MS = 1_000
 
 _UNKNOWN_GROUP_ERROR = 9

@@ -97,8 +97,8 @@ class AddOffsets(Message, versions=(0, 0)):
 class MarkerOrder(NamedTuple):
     """Transaction markers to write; the shell reports them with `marker_written`.
 
-    `transaction_version` is what WriteTxnMarkers carries: VERSION_WITH_BUMP if the marker's epoch
-    is above that of the transaction's records.
+    `transaction_version` is the version for WriteTxnMarkers: VERSION_WITH_BUMP if the marker's
+    epoch is above that of the transaction's records.
     """
 
     transactional_id: str
@@ -239,8 +239,8 @@ class TransactionMetadata:
         """The metadata after EndTxn of transactions version 2, or a timeout: the epoch rises.
 
         Markers have the raised epoch, so a delayed record with the epoch before is refused behind
-        them. An abort by timeout looks like the client's own. So the client may still abort and go
-        on, as in Kafka, unless a new producer has the id by then; it cannot commit.
+        them. An abort by timeout looks like the client's own. So the client may still abort and
+        continue, as in Kafka, unless a new producer has the id by then; it cannot commit.
         """
         return replace(
             self,

@@ -496,7 +496,7 @@ class TransactionShard:
         record = encode_transaction(transactional_id, decision)
         size = len(record.key) + len(record.value or b"") + _RECORD_SLACK_BYTES
         if size > self._settings.record_bytes_max:
-            return ErrorCode.UNKNOWN_SERVER_ERROR  # As Kafka: no code says it better.
+            return ErrorCode.UNKNOWN_SERVER_ERROR  # As in Kafka, which has no better code for it.
         self._append(out, self._entry(transactional_id), decision, record)
         return ErrorCode.NONE
 

@@ -1,1 +1,1 @@
-"""From the parts of a pipeline to DataFrames."""
+"""DataFrames from the parts of a pipeline."""

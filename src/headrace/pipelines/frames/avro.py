@@ -1,6 +1,6 @@
-"""Avro as a format of values: schemas, Spark types, and a reader on Arrow by `fastavro`.
+"""Avro as a value format: schemas, Spark types, and a reader that makes Arrow arrays by `fastavro`.
 
-Rule: a value is its schema's to the last byte or it is bad, and the reason goes beside it.
+Rule: a value matches its schema to the last byte or it is bad, and the reason is stored beside it.
 """
 
 import json
@@ -39,9 +39,9 @@ from pyspark.sql.types import (
 from headrace.errors import ConfigError
 from headrace.pipelines.spec.model import BuildError, TopicSource
 
-# Which Spark type the values of an Avro type have.
+# The Spark type of each Avro type.
 #
-# Rule: a type that Spark has no like of is refused by its path, never bent into another.
+# Rule: a type without a Spark equivalent is refused, with its path, never converted to another.
 
 
 Schema = Any
@@ -55,8 +55,8 @@ _PRIMITIVES: dict[str, DataType] = {
     "bytes": BinaryType(),
     "string": StringType(),
 }
-# Logical types that are read as themselves. The others are read as the type that carries them: a
-# UUID is its text, a time of day its number of milli- or microseconds.
+# Logical types that are kept. The others are read as their underlying type: a UUID as its text, a
+# time of day as its number of milli- or microseconds.
 _LOGICAL: dict[tuple[str, str | None], DataType] = {
     ("int", "date"): DateType(),
     ("long", "timestamp-millis"): TimestampType(),
@@ -68,11 +68,11 @@ _PRECISION_MAX = 38
 
 
 class AvroSchemaError(ConfigError):
-    """An Avro schema that is none, or one that Spark cannot have as columns."""
+    """An invalid Avro schema, or one that has no equivalent as Spark columns."""
 
 
 def avro_schema(text: str) -> Schema:
-    """The Avro schema of its JSON text, of a record, with what is not read as itself left out."""
+    """The Avro record schema in a JSON text, without the logical types that are not kept."""
     try:
         parsed = fastavro.parse_schema(json.loads(text))
     except KeyError as error:
@@ -85,14 +85,14 @@ def avro_schema(text: str) -> Schema:
 
 
 def spark_type(schema: Schema) -> StructType:
-    """The columns of a record of this schema, which `avro_schema` gave. All may be null."""
+    """The Spark columns of a record schema from `avro_schema`. All are nullable."""
     record = _AvroTypes().of(schema, "")
     assert isinstance(record, StructType)
     return record
 
 
 def _readable(schema: Schema) -> Schema:
-    """The schema without the logical types that are not read as themselves."""
+    """The schema without the logical types that are not kept."""
     if isinstance(schema, list):
         return [_readable(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -112,7 +112,7 @@ def _read_as_itself(carrier: str, logical: str | None) -> bool:
 
 
 class _AvroTypes:
-    """The types of one schema; a named type is met whole once and by its name after that."""
+    """The Spark types of one schema; a named type is defined once and then referred to by name."""
 
     def __init__(self) -> None:
         self._named: dict[str, DataType | None] = {}
@@ -216,7 +216,7 @@ class AvroReader:
 
     @property
     def result_type(self) -> StructType:
-        """The decoded value: a record or a reason, and neither where there is no value."""
+        """The type of a decoded value: a record or a reason, or neither for a null value."""
         return StructType(
             [StructField("record", self.record_type), StructField("reason", StringType())]
         )
@@ -233,7 +233,7 @@ class AvroReader:
             )
 
     def read(self, value: bytes | None, schema: Schema) -> tuple[Record | None, str | None]:
-        """The record a value holds, or why it holds none. `schema` is this reader's, parsed."""
+        """The record in a value, or the reason why there is none. `schema` is the parsed one."""
         if value is None:
             return None, None
         stream = BytesIO(value)
@@ -254,7 +254,7 @@ class AvroReader:
         return record, None
 
     def _unframed(self, stream: BytesIO, value: bytes) -> str | None:
-        """Step over the framing; why that cannot be done, if so."""
+        """Skip the framing; returns the reason if it is invalid."""
         if len(value) < _FRAME.size:
             return "shorter than the five bytes of Confluent's framing"
         magic, schema_id = _FRAME.unpack(stream.read(_FRAME.size))
@@ -268,10 +268,10 @@ class AvroReader:
 def _arrow_records(
     read: Sequence[tuple[Record | None, str | None]], kind: pa.DataType
 ) -> tuple[pa.Array, list[str | None]]:
-    """The records as one array and the reasons beside it.
+    """The records as one array, and the reasons.
 
-    What Avro can carry and a column cannot, a decimal of too many digits say, is found only here:
-    then each record is tried alone, so that one costs no other.
+    Values that Avro allows and a column does not, such as a decimal with too many digits, are found
+    only here: then each record is converted alone, so that a bad one costs no other.
     """
     records, reasons = [record for record, _ in read], [reason for _, reason in read]
     try:
@@ -291,7 +291,7 @@ _SCHEMA_IDS = "schemaIds"
 
 @dataclass(frozen=True)
 class AvroFormat:
-    """Values that a reader reads."""
+    """Values that an AvroReader decodes."""
 
     reader: AvroReader
     record_type: StructType
@@ -302,7 +302,7 @@ class AvroFormat:
         def decode(values: Iterator[pa.Array]) -> Iterator[pa.Array]:
             return reader.results(values)
 
-        # Its type hints know of no structs, which it takes all the same.
+        # Its type hints have no structs, which it accepts nevertheless.
         decoder = arrow_udf(decode, reader.result_type)  # type: ignore[call-overload]
         decoded: Column = decoder(value)
         return decoded
@@ -315,7 +315,7 @@ class AvroFormat:
 
 
 def avro_format(source: TopicSource, schema: str) -> AvroFormat:
-    """The format of this source, whose schema is an Avro schema as JSON text."""
+    """The format of a source, from its Avro schema as JSON text."""
     place, part = source.decode.place or source.place, f"source {source.name}"
     for name in source.decode.options:
         if name != _SCHEMA_IDS:

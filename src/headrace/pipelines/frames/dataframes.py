@@ -1,4 +1,4 @@
-"""From the parts of a pipeline to streaming DataFrames: sources, steps, sinks and dead letters."""
+"""Streaming DataFrames from the parts of a pipeline: sources, steps, sinks and dead letters."""
 
 import inspect
 import sys
@@ -55,14 +55,14 @@ __all__ = [
     "sink_frame",
 ]
 
-# What Spark notes in the metadata of a column that has a watermark.
+# The key in the metadata of a column by which Spark marks a watermark.
 _DELAY = "spark.watermarkDelayMs"
 
 
 def with_watermark(
     frame: DataFrame, watermark: Watermark | None, part: str, place: SourceLocation | None
 ) -> DataFrame:
-    """The frame with its part's watermark, if it has one."""
+    """The frame with the watermark of its part, if there is one."""
     if watermark is None:
         return frame
     remedy = "a watermark is a TIMESTAMP column and a delay, as in {column: at, delay: 1 minute}"
@@ -71,7 +71,7 @@ def with_watermark(
 
 
 def has_watermark(frame: DataFrame) -> bool:
-    """Whether state about the frame's rows can be forgotten at some time."""
+    """Whether a watermark bounds the state about the frame's rows."""
     return frame.isStreaming and any(_DELAY in field.metadata for field in frame.schema)
 
 
@@ -96,7 +96,7 @@ def source_frame(spark: SparkSession, pipeline: Pipeline, source: Source, group:
 def dead_letter_rows(
     spark: SparkSession, pipeline: Pipeline, source: TopicSource, group: str
 ) -> DataFrame:
-    """The records of a source that cannot be decoded, as a stream even where it is a table."""
+    """The undecodable records of a source, as a stream even if the source is a table."""
     if not source.streaming:
         source = as_stream(source)
     with blaming(source.place, f"source {source.name}"):
@@ -106,7 +106,7 @@ def dead_letter_rows(
 
 
 def as_stream(table: TopicSource) -> TopicSource:
-    """A source that is read whole, as one that goes on: from where it starts, without an end."""
+    """A table source as an endless stream, with the same start."""
     options = {
         name: text for name, text in table.options.items() if not name.lower().startswith("ending")
     }
@@ -150,9 +150,9 @@ def _format_frame(spark: SparkSession, pipeline: Pipeline, source: FormatSource)
     return (table.schema(source.schema) if source.schema else table).load(path)
 
 
-# Python steps: the user's function is found, called with frames, and held to what it promised.
+# Python steps: the user's function is loaded, called with frames, and its result is checked.
 #
-# Rule: whatever the function raises is told as the step's error, at the line of the user's file.
+# Rule: an exception of the function becomes the step's error, at the line of the user's file.
 
 
 _NOT_THE_USERS = (str(Path(__file__).parents[2]), "pyspark", "py4j", "importlib")
@@ -161,7 +161,7 @@ _NOT_THE_USERS = (str(Path(__file__).parents[2]), "pyspark", "py4j", "importlib"
 def call_step(
     spark: SparkSession, pipeline: Pipeline, step: PythonStep, frames: Sequence[DataFrame]
 ) -> DataFrame:
-    """The frame that a step's function makes of its inputs."""
+    """The frame that a step's function returns for its inputs."""
     with _users_code(step):
         function = load_function(step.function, pipeline.directory)
         send_by_value(_directories(step, pipeline))
@@ -173,23 +173,23 @@ def call_step(
 
 
 def name_of(step: PythonStep) -> str:
-    """A step's function as messages name it."""
+    """The name of a step's function in messages."""
     if isinstance(step.function, str):
         return step.function
     return getattr(step.function, "__qualname__", repr(step.function))
 
 
 def _directories(step: PythonStep, pipeline: Pipeline) -> set[Path]:
-    """The directories of modules that workers lack: of the pipeline, and of the step's file."""
+    """The directories of modules that workers lack: the pipeline's, and the step's file's."""
     root = pipeline.directory.absolute()
     file = step.function.rpartition(":")[0] if isinstance(step.function, str) else ""
     return {root, (root / file).parent} if file.endswith(".py") else {root}
 
 
 def send_by_value(directories: Collection[Path]) -> None:
-    """Let Spark send the code of modules in these directories along with what uses it.
+    """Make Spark pickle the code of modules in these directories by value.
 
-    Workers can import what is installed, and these are not: they lie beside the pipeline.
+    Workers can import installed modules, but not these: they lie beside the pipeline.
     """
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -231,7 +231,7 @@ def _users_code(step: PythonStep) -> Iterator[None]:
 
 
 def _blamed(step: PythonStep, error: BaseException, text: str) -> BuildError:
-    """The error of a step, with the last line of the user's on the way to it."""
+    """The error of a step, with the innermost line of the user's code in its traceback."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -248,14 +248,14 @@ _NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 def step_frame(
     spark: SparkSession, pipeline: Pipeline, step: Step, frames: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """The rows of a step, given those of what it reads by names in lower case.
+    """The rows of a step, from its input frames by name in lower case.
 
-    For a query they are registered as views of `spark`, which should be nobody else's session.
+    For a query the inputs are registered as views of `spark`, so that session must not be shared.
     """
     part = f"step {step.name}"
     match step:
         case SqlStep():
-            # What is not among them Spark looks for in its catalog.
+            # Tables that are not inputs are looked up in Spark's catalog.
             for name in inputs(step):
                 if name.lower() in frames:
                     frames[name.lower()].createOrReplaceTempView(_quoted(name))
@@ -280,7 +280,7 @@ def _query(spark: SparkSession, step: SqlStep, part: str, pipeline: Pipeline) ->
     query = step.sql.rstrip().rstrip(";")
     try:
         with silenced():
-            # `sql` would also run a statement that changes something.
+            # `sql` would also run a statement that changes data.
             spark._jsparkSession.sessionState().sqlParser().parseQuery(query)
             return spark.sql(query)
     except PySparkException as error:
@@ -289,7 +289,7 @@ def _query(spark: SparkSession, step: SqlStep, part: str, pipeline: Pipeline) ->
 
 
 def _line_place(step: SqlStep, line: int | None) -> SourceLocation | None:
-    """The place of a line of the query, where it is known."""
+    """The place of a line of the query, or of the step if the line is unknown."""
     if step.sql_place is None or line is None:
         return step.place
     return SourceLocation(step.sql_place.file, step.sql_place.line + line - 1)
@@ -320,10 +320,10 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-# From the parts of a pipeline to streaming frames: one for each sink, and one for the dead letters
-# of each source that has them.
+# Streaming frames from the parts of a pipeline: one for each sink, and one for the dead letters of
+# each source that has them.
 #
-# Rule: a frame has a Spark session of its own, so that the names of one are nobody else's.
+# Rule: a frame has a separate Spark session, so that view names of frames do not clash.
 
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -332,8 +332,9 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 
 def sink_frame(spark: SparkSession, pipeline: Pipeline, sink: Sink) -> DataFrame:
-    """The rows of a sink's input, as a stream. Only what the sink needs is built, and every call
-    builds anew. Raises BuildError for the part that Spark can make nothing of."""
+    """The rows of a sink's input, as a stream. Only the parts the sink needs are built, and every
+    call builds them again. Raises BuildError for a part that Spark refuses.
+    """
     own = own_session(spark, pipeline)
     group = group_of(pipeline, sink.name)
     frames: dict[str, DataFrame] = {}
@@ -350,20 +351,21 @@ def sink_frame(spark: SparkSession, pipeline: Pipeline, sink: Sink) -> DataFrame
         remedy = "set streaming: true on one of its sources"
         raise BuildError(sink.place, f"sink {sink.name}", "all it reads are tables", remedy)
     if "TransformWithState" in _plan(frame):
-        # Spark keeps state of that kind in RocksDB only.
+        # Spark keeps state of this kind in RocksDB only.
         own.conf.set(_STATE_STORE, _ROCKSDB)
     return frame
 
 
 def dead_letter_frame(spark: SparkSession, pipeline: Pipeline, source: TopicSource) -> DataFrame:
-    """The records of a source that cannot be decoded, as a stream of key, value and headers: their
-    own headers, and `headrace.*` that say why and where from."""
+    """The undecodable records of a source, as a stream of key, value and headers: their own
+    headers, and `headrace.*` with the reason and the origin.
+    """
     group = group_of(pipeline, f"dead-letters-{source.name}")
     return dead_letter_rows(own_session(spark, pipeline), pipeline, source, group)
 
 
 def group_of(pipeline: Pipeline, query: str) -> str:
-    """The consumer group in which a query of a pipeline shows how far it is."""
+    """The consumer group to which a query of a pipeline commits its progress."""
     return f"{pipeline.group or pipeline.name}.{query}"
 
 

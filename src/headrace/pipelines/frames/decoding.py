@@ -1,7 +1,7 @@
-"""From the value of a record to columns, and what becomes of records that do not fit.
+"""Decodes record values into columns, and separates records that do not fit the schema.
 
 Rule: a value is decoded once, by one expression; the good rows and the bad ones are two selections
-from its result, so that no record is both or neither.
+from its result, so that every record is in exactly one.
 """
 
 import json
@@ -16,10 +16,10 @@ from pyspark.sql.types import DataType, IntegerType, StringType, StructField, St
 from headrace.pipelines.frames.errors import DecodeError, blaming
 from headrace.pipelines.spec.model import BuildError, Decode, OnError, Pipeline, TopicSource
 
-# JSON and CSV values by Spark's own parsers, with a reason for each that does not fit.
+# JSON and CSV values decoded by Spark's own parsers, with a reason for each misfit.
 #
-# Rule: what Spark's parsers forgive is bad here: a field of another type, more or fewer fields than
-# declared, and anything after the value.
+# Rule: values that Spark's parsers tolerate are bad here: a field of another type, more or fewer
+# fields than declared, and any text after the value.
 
 
 _CORRUPT = "_corrupt"
@@ -28,25 +28,25 @@ _SHOWN_CHARACTERS = 60
 
 
 class Parser(Protocol):
-    """The part of decoding that differs between the formats."""
+    """The part of decoding that depends on the format."""
 
     @property
     def schema(self) -> StructType:
         """The columns of a record."""
 
     def parsed(self, text: Column) -> Column:
-        """A struct with what `record` and `misfit` need, or null where `text` is."""
+        """The parsed struct that `record` and `misfit` need, or null for a null `text`."""
 
     def record(self, parsed: Column) -> Column:
-        """The record in it."""
+        """The record of a parsed struct."""
 
     def misfit(self, text: Column, parsed: Column) -> Column:
-        """Null if the text is a record of the schema, else why not."""
+        """Null if the text is a record of the schema, else the reason why not."""
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """Values that are texts in UTF-8."""
+    """Values that are UTF-8 texts."""
 
     parser: Parser
 
@@ -75,8 +75,10 @@ class TextFormat:
 
 @dataclass(frozen=True)
 class JsonParser:
-    """One object. It is parsed as a field of a larger one with a field after it, so that what
-    follows the object in the value is seen; Spark's parser stops at its end and says nothing."""
+    """Parses a single JSON object. It is wrapped as a field of a larger object with a field after
+    it, so that text behind the object is detected; Spark's parser stops at its end without an
+    error.
+    """
 
     schema: StructType
     options: Mapping[str, str]
@@ -112,7 +114,7 @@ class JsonParser:
 
 @dataclass(frozen=True)
 class CsvParser:
-    """One line; a line break at its end is not part of it."""
+    """Parses one CSV line; a line break at its end is ignored."""
 
     schema: StructType
     options: Mapping[str, str]
@@ -139,7 +141,7 @@ class CsvParser:
 
     def _parsed(self, text: Column, schema: StructType) -> Column:
         columns = StructType([*schema.fields, _CORRUPT_FIELD])
-        # The parser takes a schema as text only; its SQL text survives any column name.
+        # The parser accepts a schema as text only; its SQL text survives any column name.
         return F.from_csv(_line(text), _ddl(columns), dict(self.options) | _PERMISSIVE)
 
 
@@ -166,9 +168,10 @@ def _as_texts(schema: StructType) -> StructType:
 
 
 def _first_misfit(schema: StructType, texts: Column, record: Column) -> Column:
-    """The first field that the value has and the record lacks, as a reason; null if there is none.
+    """The first field that is in the value but not in the record, as a reason; null if there is
+    none.
 
-    The value is parsed a second time for this, all its fields as texts: only where it is bad.
+    The value is parsed a second time for this, with all fields as texts: only if it is bad.
     """
 
     def reason(texts: Column) -> Column:
@@ -192,7 +195,7 @@ def _first_misfit(schema: StructType, texts: Column, record: Column) -> Column:
 
 
 def _required(schema: StructType, record: Column) -> list[Column]:
-    """A reason for each column that is declared NOT NULL and has nothing."""
+    """A reason for each column that is declared NOT NULL and is null."""
     return [
         F.when(record[field.name].isNull(), F.lit(f"{field.name}: missing, and declared NOT NULL"))
         for field in schema
@@ -211,24 +214,24 @@ _OURS = ("mode", "columnNameOfCorruptRecord")
 
 
 class ValueFormat(Protocol):
-    """The reader of values of one format and schema."""
+    """The decoder of values of one format and schema."""
 
     @property
     def record_type(self) -> StructType:
         """The columns of a record."""
 
     def attempt(self, value: Column) -> Column:
-        """A struct that holds the record or what was wrong."""
+        """A struct with the record or the reason why there is none."""
 
     def record(self, attempt: Column) -> Column:
-        """The record in it; its fields are null where the value is."""
+        """The record of an attempt; its fields are null for a null value."""
 
     def reason(self, value: Column, attempt: Column) -> Column:
-        """Why the value is no record; null if it is one, or if there is no value."""
+        """The reason why the value is not a record; null if it is, or for a null value."""
 
 
 def columns_to_read(decode: Decode) -> tuple[str, ...]:
-    """The columns of the topic that `good_rows` needs, in the order of the data source."""
+    """The topic columns that `good_rows` needs, in the order of the data source."""
     if decode.format == "raw" and not decode.keep:
         return KAFKA_COLUMNS
     wanted = {"value", *decode.keep}
@@ -241,7 +244,7 @@ DEAD_LETTER_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestam
 
 
 def good_rows(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> DataFrame:
-    """The columns of the records that can be decoded, and of those that must not fail."""
+    """The columns of decodable records; others fail the query if the source demands it."""
     decode = source.decode
     kept = [F.col(name).alias(alias) for name, alias in decode.keep.items()]
     if decode.format == "raw":
@@ -250,7 +253,7 @@ def good_rows(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> Da
     form = format_of(source)
     _refuse_equal_names(source, form)
     if "key" not in decode.keep:
-        # A row of nulls says nothing without the key of what was deleted.
+        # A row of nulls is useless without the key of the deleted record.
         records = records.where(F.col("value").isNotNull())
     attempts = _attempts(records, form)
     record = form.record(F.col(_ATTEMPT))
@@ -264,8 +267,9 @@ def good_rows(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> Da
 
 
 def dead_letters(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> DataFrame:
-    """The records that cannot be decoded: key and value as they were, the reason and the origin
-    added to their headers. `records` has DEAD_LETTER_COLUMNS."""
+    """The undecodable records: original key and value, with the reason and the origin added to the
+    headers. `records` has DEAD_LETTER_COLUMNS.
+    """
     origin = {
         "reason": F.col(_REASON),
         "pipeline": F.lit(pipeline.name),
@@ -279,7 +283,7 @@ def dead_letters(pipeline: Pipeline, source: TopicSource, records: DataFrame) ->
         F.struct(F.lit(HEADER_PREFIX + name).alias("key"), F.encode(text, "UTF-8").alias("value"))
         for name, text in origin.items()
     ]
-    # A letter that was sent again and is bad again tells of this time only.
+    # Headers of an earlier decoding failure are replaced, if the record was sent again.
     own = F.filter(
         F.coalesce(F.col(HEADERS), F.array().cast("array<struct<key:string,value:binary>>")),
         lambda header: ~header["key"].startswith(HEADER_PREFIX),
@@ -289,7 +293,7 @@ def dead_letters(pipeline: Pipeline, source: TopicSource, records: DataFrame) ->
 
 
 def format_of(source: TopicSource) -> ValueFormat:
-    """The reader of this source's values; BuildError if its declaration names none."""
+    """The decoder of a source's values; BuildError for an unknown format."""
     decode = source.decode
     make = _FORMATS.get(decode.format)
     if make is None:
@@ -361,18 +365,18 @@ def _attempts(records: DataFrame, form: ValueFormat) -> DataFrame:
 
 
 def _walled(expression: Column) -> Column:
-    """The expression, so that Spark evaluates it once and for every row.
+    """The expression, wrapped so that Spark evaluates it once and for every row.
 
-    Else Spark would move a filter on its result to below it, and with the filter a copy of it. A
-    generator's result cannot be known before it has run, so nothing passes one.
+    Otherwise Spark would push a filter on its result below it, and duplicate it in the filter. A
+    generator's result is unknown before it has run, so no filter is pushed through it.
     """
     return F.explode_outer(F.array(expression))
 
 
 def _failure(pipeline: Pipeline, source: TopicSource) -> Column:
-    """The line that tells the driver of a DecodeError, as if a Python worker had raised it.
+    """The line that reports a DecodeError to the driver, in the form of a Python worker's error.
 
-    It is a line only where it is evaluated, not where a plan quotes this expression.
+    It is such a line only when evaluated, not where a plan quotes this expression.
     """
     kind = f"{DecodeError.__module__}.{DecodeError.__qualname__}"
     line_break = F.char(F.lit(10))

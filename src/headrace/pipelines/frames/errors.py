@@ -1,4 +1,4 @@
-"""Errors of a pipeline that is built, and of a record that is decoded.
+"""Errors of building a pipeline, and of decoding a record.
 
 Rule: a text is one line that names the part, says what is wrong, and then what to do.
 """
@@ -14,10 +14,11 @@ from pyspark.logger import PySparkLogger
 from headrace.errors import HeadraceError
 from headrace.pipelines.spec.model import BuildError, SourceLocation
 
-# Where Spark writes every mistake in a query as JSON to the terminal, which the error says better.
+# Loggers that write every mistake in a query as JSON to the terminal, where the error says it
+# better.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
-# A few errors of Java's own come as they are, an unknown format for one.
+# A few errors of Java are not wrapped, such as an unknown format.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 _OURS = re.compile(r"^headrace\.[\w.]+: (.+)$", re.MULTILINE)
@@ -25,12 +26,12 @@ _LINE = re.compile(r"line (\d+),? pos \d+")
 
 
 class DecodeError(HeadraceError):
-    """A record that does not fit its declared schema, where the pipeline is to fail then."""
+    """A record that does not fit its declared schema, in a source that fails on errors."""
 
 
 @contextmanager
 def blaming(place: SourceLocation | None, part: str, advice: str = "") -> Iterator[None]:
-    """Turn what Spark refuses inside it into a BuildError of this part."""
+    """Convert Spark's errors inside the block into a BuildError of this part."""
     try:
         with silenced():
             yield
@@ -39,9 +40,9 @@ def blaming(place: SourceLocation | None, part: str, advice: str = "") -> Iterat
 
 
 def essence(error: BaseException) -> str:
-    """The text of an error of Spark in one line: that of our own error if it holds one.
+    """The text of a Spark error in one line: that of headrace's own error if it wraps one.
 
-    The name of the condition, the SQL state and the plan are for those who read the cause.
+    The name of the condition, the SQL state and the plan are left to the error's cause.
     """
     java = error.java_exception if isinstance(error, Py4JJavaError) else None
     text = str(error if java is None else java.getMessage())
@@ -55,14 +56,14 @@ def essence(error: BaseException) -> str:
 
 
 def line_of(error: PySparkException) -> int | None:
-    """The line of the query that an error of Spark is about, from 1, if it says one."""
+    """The query line, from 1, in a Spark error; None if it has none."""
     found = _LINE.search(str(error))
     return int(found[1]) if found else None
 
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Keep Spark from writing to the terminal what an error will say."""
+    """Suppress Spark's terminal output about an error that the caller reports."""
     with ExitStack() as stack:
         for name in _NOISY_LOGGERS:
             logger = PySparkLogger.getLogger(name)

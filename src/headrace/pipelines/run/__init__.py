@@ -1,1 +1,1 @@
-"""Running a pipeline: its queries, their progress, and how they end."""
+"""Running a pipeline: queries, progress, checkpoints, and errors."""

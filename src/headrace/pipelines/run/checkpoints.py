@@ -1,4 +1,4 @@
-"""Checkpoints: which query each belongs to, whether it fits, and beginning anew without one."""
+"""Checkpoints of queries: ownership, compatibility checks, and resets."""
 
 import json
 import os
@@ -36,16 +36,16 @@ from headrace.pipelines.spec.model import (
     TopicSource,
 )
 
-# What a query must stay the same in for its checkpoint to fit it.
+# The properties of a query that must stay the same for its checkpoint to fit.
 #
 # Pure.
 #
 # A checkpoint holds positions in sources, by their number, and the state of steps, by their order.
-# A query that reads other topics or groups by other columns would go on from what means nothing to
-# it; Spark notices some of that, late and in its own words. What else a query does may change.
+# A query that reads other topics or groups by other columns would continue from meaningless state;
+# Spark detects some such changes, late and in its own words. Other properties may change.
 
 
-# Each part of a query that has to stay, and what it is in words.
+# Each property of a query that has to stay, with its value in words.
 Fingerprint = Mapping[str, str]
 
 _STATEFUL = re.compile(
@@ -58,7 +58,7 @@ _SHOWN_MAX = 60
 
 
 def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
-    """The properties that the query of a sink, or of dead letters, must keep."""
+    """The properties of a query, of a sink or of dead letters, that must stay the same."""
     found = {"pipeline": pipeline.name}
     if isinstance(part, TopicSource):
         return found | {f"source {part.name}": _source_text(part)}
@@ -70,13 +70,13 @@ def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
             found[f"step {needed_part.name}"] = state
     found["sink"] = target_text(part.target)
     found["output mode"] = str(part.mode)
-    # A pipeline that is moved together with what belongs to it stays the same.
+    # The directory is left out, so that a pipeline may be moved together with its files.
     inside = f"{pipeline.directory.absolute()}/"
     return {name: text.replace(inside, "") for name, text in found.items()}
 
 
 def topic_sources(pipeline: Pipeline, part: Sink | TopicSource) -> list[TopicSource]:
-    """The topics that a query reads as streams."""
+    """The topic sources that a query reads as streams."""
     parts = [part] if isinstance(part, TopicSource) else needed(pipeline, part.input)
     return [part for part in parts if isinstance(part, TopicSource) and part.streaming]
 
@@ -91,7 +91,7 @@ def _source_text(source: Source) -> str:
 
 
 def _state_text(step: Step) -> str | None:
-    """The state of a step between batches, as far as it can be seen; None if it has none."""
+    """A text for the state that a step keeps between batches; None if it has none."""
     match step:
         case DeduplicateStep(input=name, keys=keys):
             return f"first of {name} by {', '.join(keys)}"
@@ -101,7 +101,7 @@ def _state_text(step: Step) -> str | None:
 
 
 def target_text(target: Target) -> str:
-    """The target of rows, in words. Topics are left out: their name may change."""
+    """A text for the target of rows. Topics are left out: their name may change."""
     match target:
         case TopicSink():
             return "a topic"
@@ -118,7 +118,7 @@ def target_text(target: Target) -> str:
 
 
 def differences(old: Fingerprint, new: Fingerprint) -> list[str]:
-    """The differences, a phrase for each."""
+    """The differences between two fingerprints, a phrase for each."""
     gone = [f"{part} is gone" for part in old if part not in new]
     added = [f"{part} is new" for part in new if part not in old]
     changed = [
@@ -139,15 +139,15 @@ _QUERIES = "queries"
 
 
 def query_parts(pipeline: Pipeline) -> Iterator[Sink | TopicSource]:
-    """The parts with queries of their own: sinks, and sources whose bad records are kept."""
+    """The parts with a query of their own: sinks, and sources with dead letters."""
     yield from pipeline.sinks
     yield from dead_letter_sources(pipeline)
 
 
 def claim(pipeline: Pipeline, part: Sink | TopicSource, *, allow_changes: bool) -> None:
-    """See that a query fits the checkpoint it has, if it has one, and note whose it is from now on.
+    """Check that a query fits its existing checkpoint, and record its fingerprint.
 
-    Raises CheckpointMismatch if not, unless that is allowed.
+    Raises CheckpointMismatch if it does not fit, unless that is allowed.
     """
     note = _note(pipeline, part)
     new = fingerprint(pipeline, part)
@@ -164,10 +164,10 @@ def checkpoint_of(pipeline: Pipeline, part: Sink | TopicSource) -> Path | None:
 
 
 def remove(pipeline: Pipeline, part: Sink | TopicSource, start: str | None) -> None:
-    """Remove a query's checkpoint, and note where it begins anew, if not where it is declared."""
+    """Remove a query's checkpoint, and record a start that differs from the declared one."""
     directory = checkpoint_of(pipeline, part)
     if directory is not None and directory.exists():
-        # Renamed first: half a checkpoint would be worse than a whole one.
+        # Renamed first: a partly deleted checkpoint would be worse than a whole one.
         doomed = directory.with_name(f".{directory.name}.removed")
         if doomed.exists():
             shutil.rmtree(doomed)
@@ -181,7 +181,7 @@ def remove(pipeline: Pipeline, part: Sink | TopicSource, start: str | None) -> N
 
 
 def noted_start(pipeline: Pipeline, part: Sink | TopicSource) -> str | None:
-    """The start that the last reset of a query chose; None if it chose none."""
+    """The start position chosen by the last reset of a query; None if it chose none."""
     note = _start_note(pipeline, part)
     return note.read_text().strip() if note.exists() else None
 
@@ -207,7 +207,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class CheckpointResetRefused(HeadraceError):
-    """A reset that would not do what it says."""
+    """A reset that would not have the intended effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class CheckpointReset:
 
 
 def plan_resets(pipeline: Pipeline, queries: Sequence[str] = ()) -> list[CheckpointReset]:
-    """The effects of a reset of these queries, or of all."""
+    """The resets of these queries, by default of all."""
     parts = {query_name(part): part for part in query_parts(pipeline)}
     for name in queries:
         if name not in parts:
@@ -248,7 +248,9 @@ def _plan(pipeline: Pipeline, name: str, part: Sink | TopicSource) -> Checkpoint
 
 
 def _refuse_elsewhere(name: str, target: FileSink) -> None:
-    """Spark's own sink of files remembers, beside them, the batches of the old checkpoint."""
+    """Refuse files in Spark's own sink, which records the batches of the old checkpoint beside
+    them.
+    """
     if local_directory(target.path) is None:
         raise CheckpointResetRefused(
             f"sink {name} writes to {target.path}, where Spark would take the first batches of a"
@@ -257,8 +259,9 @@ def _refuse_elsewhere(name: str, target: FileSink) -> None:
 
 
 def do_resets(pipeline: Pipeline, resets: Sequence[CheckpointReset], start: str | None) -> None:
-    """Remove the checkpoints, if nobody uses them. `start` says where the topics begin: earliest,
-    latest, milliseconds since 1970, or None for where the pipeline says."""
+    """Remove the checkpoints, unless a run uses them. `start` is the new start of the topics:
+    earliest, latest, milliseconds since 1970, or None for the declared one.
+    """
     with locked(notes_directory(pipeline), pipeline.name):
         for reset in resets:
             remove(pipeline, reset.part, start)
@@ -271,9 +274,9 @@ _GROUP_OFFSETS = "groupoffsets"
 
 
 def starting_at(pipeline: Pipeline, start: str | None) -> Pipeline:
-    """The pipeline with its topics read from there: earliest, latest, or milliseconds since 1970.
+    """The pipeline with its topics read from `start`: earliest, latest, or milliseconds since 1970.
 
-    Only a query without a checkpoint looks at it. None leaves the pipeline as it is declared.
+    Only a query without a checkpoint uses it. None leaves the pipeline as declared.
     """
     if start is None:
         return pipeline
@@ -294,7 +297,7 @@ def _options(given: Mapping[str, str], start: str) -> dict[str, str]:
     }
     if start in (EARLIEST, LATEST):
         return {**kept, "startingOffsets": start}
-    # Where nothing is so new yet, what comes next is.
+    # If no record is so new, reading starts at the end.
     return {
         **kept,
         "startingTimestamp": start,

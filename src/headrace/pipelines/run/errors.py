@@ -1,4 +1,4 @@
-"""Why a pipeline failed, in one line made of what Spark says: which part, what, what to do."""
+"""The reason why a pipeline failed, as one line from Spark's messages: part, problem, advice."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +26,9 @@ _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in ', re.MULTILINE)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.*)$", re.MULTILINE)
 _FRAGMENT = re.compile(r"== SQL[^\n]*==\n(.+?)\n[\s^]*\^", re.DOTALL)
-# Frames of Spark itself, of what it calls us through, and ours.
+# Frames of Spark itself, of the libraries it calls through, and of headrace.
 _FOREIGN = re.compile(r"pyspark|py4j|cloudpickle|<frozen|<string>|headrace/pipelines/")
-# An error of Spark's in the traceback of a function that Spark called.
+# An error of Spark in the traceback of a function that Spark called.
 _WRAPPED = ("pyspark.", "py4j.")
 _ENDS = ("\n=== Streaming Query ===", "\n\nJVM stacktrace:", "\n\tat ", "\n\n== SQL", "\n== SQL")
 _SENTENCES_MAX = 3
@@ -37,7 +37,7 @@ _LINE_MAX = 400
 
 @dataclass(frozen=True, slots=True)
 class PythonError:
-    """An exception of a Python function that Spark called, and where it was raised."""
+    """An exception of a Python function that Spark called, and the line that raised it."""
 
     text: str
     file: str | None
@@ -53,8 +53,8 @@ class RaisedError:
 
 
 def headrace_error(text: str) -> RaisedError | None:
-    """The last of our own exceptions in a traceback."""
-    # The plan that Spark prints behind it has the texts of errors that might have been.
+    """The last exception of headrace in a traceback."""
+    # The plan that Spark prints behind it contains texts of errors that did not happen.
     found = _HEADRACE.findall(text.partition(_ENDS[0])[0])
     if not found:
         return None
@@ -63,9 +63,9 @@ def headrace_error(text: str) -> RaisedError | None:
 
 
 def python_error(text: str) -> PythonError | None:
-    """The exception at the end of a Python traceback, at the innermost line that is the user's.
+    """The exception at the end of a Python traceback, and the innermost line of the user's code.
 
-    None if there is no traceback, or if what it ends with is Spark's own.
+    None if there is no traceback, or if the exception is Spark's own.
     """
     start = text.rfind("Traceback (most recent call last):")
     if start < 0:
@@ -83,21 +83,21 @@ def python_error(text: str) -> PythonError | None:
 
 
 def condition_of(text: str) -> str | None:
-    """The name Spark gives an error, as UNRESOLVED_COLUMN.WITH_SUGGESTION."""
+    """The name of a Spark error condition, such as UNRESOLVED_COLUMN.WITH_SUGGESTION."""
     found = _CONDITION.search(text)
     return found[1] if found else None
 
 
 def sql_fragment(text: str) -> str | None:
-    """The part of a query that an error quotes, on one line."""
+    """The part of the query that an error quotes, on one line."""
     found = _FRAGMENT.search(text)
     return " ".join(found[1].split()).strip(". ") if found else None
 
 
 def message_of(text: str) -> str:
-    """The text before stack traces, plans and quotations, without names of Java's classes.
+    """The text before stack traces, plans and quotations, without names of Java classes.
 
-    The innermost message if several are wrapped into one another.
+    Of nested messages the innermost.
     """
     for end in _ENDS:
         text = text.split(end, maxsplit=1)[0]
@@ -111,7 +111,7 @@ def message_of(text: str) -> str:
 
 
 def first_sentences(text: str) -> str:
-    """As much of a text as fits into a message, without the last full stop."""
+    """The first sentences of a text that fit into a message, without the last full stop."""
     sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", text)
     short = " ".join(sentences[:_SENTENCES_MAX])
     short = short if len(short) <= _LINE_MAX else short[:_LINE_MAX].rsplit(" ", 1)[0] + " ..."
@@ -122,9 +122,9 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# Why a pipeline failed, in one line: which pipeline, which part of it, what happened, what to do.
+# The reason why a pipeline failed, in one line: pipeline, part, problem, advice.
 #
-# Spark tells a failure in a hundred lines, most of them its own. Pure: texts in, texts out.
+# Spark reports a failure in a hundred lines, most about itself. Pure: texts in, texts out.
 
 
 Part = Sink | TopicSource | None
@@ -137,8 +137,8 @@ _START_OVER = "start over with a new checkpoint"
 class PipelineFailed(HeadraceError):
     """A run that ended with an error. The text names the pipeline and its part, and a remedy.
 
-    `passes` says that the same query may well succeed a moment later, `outage` that it will once
-    its brokers answer again.
+    `passes` says that a retry of the query may well succeed, `outage` that it will once its brokers
+    answer again.
     """
 
     def __init__(self, text: str, *, passes: bool = False, outage: bool = False) -> None:
@@ -148,12 +148,12 @@ class PipelineFailed(HeadraceError):
 
 
 class CheckpointMismatch(PipelineFailed):
-    """A checkpoint that belongs to another query than the one that was about to use it."""
+    """A checkpoint that belongs to a different query."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ErrorRule:
-    """The meaning of a message of Spark or Java. `what` may use the groups of the pattern."""
+    """A rule that explains messages of Spark or Java. `what` may use the groups of the pattern."""
 
     pattern: re.Pattern[str]
     what: str
@@ -253,7 +253,7 @@ _RULES = (
 )
 
 
-# What a client raises when brokers have not answered for as long as it may wait.
+# The errors of a client whose brokers did not answer in time.
 _OUTAGES = (Unreachable, TimedOut, ConnectionFailed)
 _OUTAGE_NAMES = {error.__name__ for error in (*_OUTAGES, BufferExhausted)}
 
@@ -262,7 +262,7 @@ _TOO_SLOW = re.compile(r"Python worker failed to connect back")
 
 
 def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFailed:
-    """The failure of one query of a pipeline, or of its start, as one line."""
+    """The failure of a query of a pipeline, or of its start, as one line."""
     if isinstance(error, PipelineFailed):
         return error
     text = f"{type(error).__name__}: {error}"
@@ -283,7 +283,7 @@ def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFai
 
 
 def mismatch(pipeline: Pipeline, part: Sink | TopicSource, changes: Sequence[str]) -> HeadraceError:
-    """The checkpoint of a query that was another one when it was made."""
+    """The error of a query that has changed since its checkpoint was made."""
     listed = ", ".join(changes)
     return CheckpointMismatch(
         f"{label(pipeline, part)}: its checkpoint belongs to another query ({listed}); take the"
@@ -293,7 +293,7 @@ def mismatch(pipeline: Pipeline, part: Sink | TopicSource, changes: Sequence[str
 
 
 def label(pipeline: Pipeline, part: Part, step: Step | None = None) -> str:
-    """A pipeline and the part of it that is meant, with the place of the declaration."""
+    """The name of a pipeline and its part, with the place of the declaration."""
     named: list[str] = [f"pipeline {pipeline.name}"]
     if step is not None:
         named.append(f"step {step.name}")
@@ -313,7 +313,7 @@ def reset_command(pipeline: Pipeline, part: Part) -> str:
 
 
 def log_path(pipeline: Pipeline) -> Path:
-    """The file that keeps Spark's own messages of a run."""
+    """The file with Spark's own messages of a run."""
     return notes_directory(pipeline) / LOG_FILE
 
 
@@ -326,7 +326,7 @@ def _built(pipeline: Pipeline, error: BuildError) -> str:
 
 def _with_place(pipeline: Pipeline, part: Part, text: str) -> str:
     line = " ".join(text.split()).rstrip(".")
-    # The data source knows no pipelines, and what to do with their checkpoints.
+    # The data source does not know pipelines, nor how to reset their checkpoints.
     line = line.replace(_START_OVER, f"begin anew with `{reset_command(pipeline, part)}`")
     if line.startswith(f"pipeline {pipeline.name}"):
         return line
@@ -334,7 +334,7 @@ def _with_place(pipeline: Pipeline, part: Part, text: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """An error of the protocol without its code, if words follow."""
+    """A protocol error's text without its code, if more words follow."""
     return re.sub(r"^[A-Z][A-Z_]{4,}: ", "", text)
 
 
@@ -359,7 +359,7 @@ def _explained(pipeline: Pipeline, part: Part, text: str) -> str:
 
 
 def _python_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
-    """An exception of the user's own function, at the line that raised it."""
+    """The failure for an exception of the user's function, at the line that raised it."""
     found = python_error(text)
     if found is None:
         return None
@@ -380,7 +380,7 @@ def _file_of(step: PythonStep) -> str:
 
 
 def _sql_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
-    """An error with a name of Spark's: in the step whose text it quotes, if it quotes one."""
+    """The failure for a Spark error condition: in the step whose text it quotes, if any."""
     condition = condition_of(text)
     if condition is None:
         return None
@@ -397,9 +397,9 @@ def _sql_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
 
 @contextmanager
 def explaining(pipeline: Pipeline, part: Part) -> Iterator[None]:
-    """Turn what Spark, or a part of ours inside it, raises into a PipelineFailed of this part.
+    """Convert errors of Spark, or of headrace inside it, into a PipelineFailed of this part.
 
-    What is missing or wrong in the settings stays a ConfigError.
+    A ConfigError about the settings stays as it is.
     """
     try:
         from py4j.protocol import (  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -407,7 +407,7 @@ def explaining(pipeline: Pipeline, part: Part) -> Iterator[None]:
         )
         from pyspark.errors import PySparkException  # noqa: PLC0415
     except ImportError:
-        # Whoever needs Spark says that it is missing.
+        # The code that needs Spark reports that it is missing.
         yield
         return
     try:

@@ -9,19 +9,19 @@ from typing import Any
 
 from headrace.types import TopicPartition
 
-# Where a query is in its topics, from what Spark says of its sources.
+# The position of a query in its topics, from Spark's reports about its sources.
 #
 # Pure.
 #
-# A source of topics gives its position as `{"orders": {"0": 42}}`; what other sources give is none
-# of our business and counts as no position at all.
+# A source of topics has a position like `{"orders": {"0": 42}}`; positions of other sources are
+# ignored.
 
 
 Positions = Mapping[TopicPartition, int]
 
 
 def positions_of(offset: Any) -> dict[TopicPartition, int]:
-    """The offset of each partition in what Spark gives as the position of a source."""
+    """The offset of each partition in Spark's position of a source."""
     if not isinstance(offset, Mapping):
         return {}
     return {
@@ -34,9 +34,9 @@ def positions_of(offset: Any) -> dict[TopicPartition, int]:
 
 
 def merged(offsets: Iterable[Any]) -> dict[TopicPartition, int]:
-    """The positions of several sources; the least where two of them read the same partition.
+    """The positions of several sources; the minimum if two of them read the same partition.
 
-    Who goes on from there reads everything that one of them has not read yet.
+    Starting from there misses nothing that one of them has not read yet.
     """
     found: dict[TopicPartition, int] = {}
     for offset in offsets:
@@ -48,7 +48,7 @@ def merged(offsets: Iterable[Any]) -> dict[TopicPartition, int]:
 def lag(ends: Iterable[Any], latest: Iterable[Any]) -> int | None:
     """The number of offsets between the positions of the sources and the ends of their topics.
 
-    None if none of the sources says it.
+    None if no source reports it.
     """
     total: int | None = None
     for at, end in zip(ends, latest, strict=True):
@@ -63,7 +63,7 @@ def distance(start: Positions, end: Positions) -> int:
     return sum(max(position - start.get(tp, 0), 0) for tp, position in end.items())
 
 
-# The name and the column under which a query counts the rows it gives its sink.
+# The metric and its column by which a query counts the rows for its sink.
 OUTPUT_METRIC = "headrace_output"
 OUTPUT_ROWS = "rows"
 
@@ -72,11 +72,11 @@ OUTPUT_ROWS = "rows"
 class QueryProgress:
     """The progress of one query.
 
-    `lag` and `remaining` are in offsets, and None while nobody knows them: the first is the
-    distance to where the topics end, the second to where the query will stop if it reads only
-    what was there at its start. `rows_out` is None if the sink does not tell. `rows_per_second`
-    and `batch_ms` are those of the last batch, `busy_ms` is the time that all of them took.
-    `waiting_for` says why the query does not go on at the moment.
+    `lag` and `remaining` are in offsets, and None if unknown: the first is the distance to the ends
+    of the topics, the second to the query's own end if it only reads the records present at its
+    start. `rows_out` is None if the sink does not report it. `rows_per_second` and `batch_ms` are
+    those of the last batch, `busy_ms` is the total time of all batches. `waiting_for` is the reason
+    why the query is paused at the moment.
     """
 
     name: str
@@ -95,12 +95,12 @@ class QueryProgress:
 
     @property
     def average(self) -> float:
-        """Rows a second, over all the time that batches took."""
+        """Rows a second, over the total time of batches."""
         return 1000 * self.rows_in / self.busy_ms if self.busy_ms else 0.0
 
     @property
     def fraction(self) -> float | None:
-        """The share of the input that is read, from 0 to 1; None while it is unknown."""
+        """The share of the input that is read, from 0 to 1; None if unknown."""
         left = self.remaining if self.remaining is not None else self.lag
         if left is None:
             return None
@@ -108,7 +108,7 @@ class QueryProgress:
 
 
 class ProgressTally:
-    """Sums up one query. `bounded` says that it ends where its topics ended when it began."""
+    """Sums up a query's reports. `bounded` if it ends at the topics' ends as of its start."""
 
     def __init__(self, name: str, *, bounded: bool) -> None:
         self._name = name
@@ -119,21 +119,21 @@ class ProgressTally:
 
     @property
     def seen(self) -> int:
-        """The last batch that was added, -1 if none was."""
+        """The number of the last batch added, -1 if none was."""
         return self._seen
 
     def add(self, reports: Iterable[Mapping[str, Any]]) -> None:
-        """Take in Spark's reports, oldest first; those of batches added before change nothing."""
+        """Add Spark's reports, oldest first; those of batches added before are skipped."""
         for report in reports:
             if report["batchId"] > self._seen:
                 self._add(report)
 
     def wait(self, reason: str | None) -> None:
-        """The query waits for something, or with None goes on."""
+        """Note that the query waits for `reason`, or with None continues."""
         self.progress = replace(self.progress, waiting_for=reason)
 
     def end(self) -> None:
-        """The query does not run any more."""
+        """Note that the query has ended."""
         self.progress = replace(self.progress, active=False, waiting_for=None)
 
     def _add(self, report: Mapping[str, Any]) -> None:
@@ -148,7 +148,7 @@ class ProgressTally:
             "remaining": None if self._targets is None else distance(at, self._targets),
             "positions": at,
         }
-        # Spark also reports now and then that there was nothing to do.
+        # Spark also reports now and then when there was no data.
         if "addBatch" in report["durationMs"]:
             self._seen = report["batchId"]
             changes |= self._batch(report)
@@ -171,7 +171,7 @@ class ProgressTally:
 
 
 def rows_out(report: Mapping[str, Any]) -> int | None:
-    """The rows a batch gave to its sink; None if neither Spark nor the query counted them."""
+    """The rows that a batch wrote to its sink; None if neither Spark nor the query counted them."""
     counted = report["sink"].get("numOutputRows", -1)
     if counted is not None and counted >= 0:
         return int(counted)

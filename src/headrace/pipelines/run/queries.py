@@ -1,8 +1,8 @@
 """The queries of a run, from start to stop: one for each sink and each source with dead letters.
 
 A query that fails stops the others; a query whose brokers do not answer any more waits for them. A
-stop that is asked for waits for the batches that run, but not for ever: what is cut short is done
-again by the next run.
+requested stop waits for the running batches, but not for ever: an interrupted batch is repeated by
+the next run.
 """
 
 import json
@@ -42,11 +42,11 @@ _GROUP_OPTION = "groupid"
 
 
 def show_positions(pipeline: Pipeline, part: Sink | TopicSource, positions: Positions) -> None:
-    """Commit where a query is to its group, at the brokers of each of its sources.
+    """Commit a query's positions to its group, at the brokers of each of its sources.
 
-    Its sources do that when they plan a batch, so the one that was the last before a stop is left.
+    The sources commit when they plan a batch, so the last batch before a stop is left.
     """
-    # It needs Spark, as everything about the data source does.
+    # It needs Spark, like everything about the data source.
     from headrace.pipelines.source.brokers import commit_progress  # noqa: PLC0415
     from headrace.pipelines.source.offset_ranges import StreamOffset, to_json  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ def client_properties(pipeline: Pipeline, source: TopicSource) -> dict[str, str]
 
 
 def group_of(pipeline: Pipeline, part: Sink | TopicSource, source: TopicSource) -> str:
-    """The group of a query at a source: its own, unless the source names one."""
+    """The consumer group of a query at a source: its own, unless the source names one."""
     named = [text for name, text in source.options.items() if name.lower() == _GROUP_OPTION]
     return named[0] if named else query_group(pipeline, query_name(part))
 
@@ -83,9 +83,9 @@ def reads(source: TopicSource, topic: str) -> bool:
 def query_frame(spark: "SparkSession", pipeline: Pipeline, part: Sink | TopicSource) -> "DataFrame":
     """The rows of a sink, or of a source's dead letters, as a stream that Spark has analysed.
 
-    Nothing is read or written. What Spark refuses of the query, it refuses here.
+    Nothing is read or written. An invalid query is refused here.
     """
-    # Queries need Spark; commands that only look at a run do not.
+    # Queries need Spark; commands that only show a run do not.
     from headrace.pipelines import sinks  # noqa: PLC0415
     from headrace.pipelines.frames import dataframes as assembly  # noqa: PLC0415
 
@@ -107,7 +107,7 @@ def query_writer(
     frame: "DataFrame",
     trigger: Trigger,
 ) -> "DataStreamWriter":
-    """The query that brings a frame to its target: the target is there, the query not started."""
+    """The unstarted query that writes a frame to its target, which exists already."""
     from headrace.pipelines import sinks  # noqa: PLC0415
 
     where: Any = {"checkpoint": query_checkpoint(pipeline, query_name(part)), "trigger": trigger}
@@ -117,7 +117,7 @@ def query_writer(
 
 
 def _check_mode(frame: "DataFrame", sink: Sink) -> None:
-    """Ask what Spark asks when a query starts: whether a stream can do this, in this mode."""
+    """Run Spark's own check at the start of a query: whether a stream supports it, in this mode."""
     jvm = frame.sparkSession._jvm
     assert jvm is not None
     mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, sink.mode.value.capitalize())()
@@ -126,8 +126,8 @@ def _check_mode(frame: "DataFrame", sink: Sink) -> None:
 
 
 def counted(frame: "DataFrame", sink: Sink) -> "DataFrame":
-    """The frame with its rows counted, for a sink that does not tell how many it took."""
-    # Only Spark's own way to a Python sink counts, and it takes no other mode.
+    """The frame with its rows counted, for a sink that does not report how many it wrote."""
+    # Only Spark's own Python sink reports them, and only in this mode.
     if isinstance(sink.target, TopicSink) and sink.mode is OutputMode.APPEND:
         return frame
     from pyspark.sql import functions as f  # noqa: PLC0415 - only runs need Spark
@@ -144,9 +144,9 @@ _PAUSE_S_MAX = 15.0
 
 
 class Outage:
-    """Since when a query waits for its brokers, and when it is started again.
+    """The time since which a query waits for its brokers, and the time of the next start.
 
-    The pauses between attempts grow, and there is no last attempt: a query goes on from its
+    The pauses between attempts grow, and there is no last attempt: a query continues from its
     checkpoint however long the brokers were away.
     """
 
@@ -156,20 +156,20 @@ class Outage:
         self._retry_at_s: float | None = now_s + 1.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether the query is to be started again now."""
+        """Whether the query should be started again now."""
         return self._retry_at_s is not None and now_s >= self._retry_at_s
 
     def is_pausing(self, now_s: float) -> bool:
-        """Whether the query rests until the next attempt."""
+        """Whether the query pauses until the next attempt."""
         return self._retry_at_s is not None and now_s < self._retry_at_s
 
     def attempted(self) -> None:
-        """The query was started again."""
+        """Note that the query was started again."""
         self._attempts += 1
         self._retry_at_s = None
 
     def failed(self, now_s: float) -> None:
-        """The query met the same again."""
+        """Note that the brokers still do not answer."""
         self._retry_at_s = now_s + min(2.0**self._attempts, _PAUSE_S_MAX)
 
     def duration_s(self, now_s: float) -> float:
@@ -181,19 +181,21 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Whether to stop. A second signal strikes at once: the user insists."""
+    """A flag to stop the run. A second signal interrupts at once: the user insists."""
 
     def __init__(self) -> None:
         self.requested = False
         self.interrupted = False
 
     def request(self) -> None:
-        """Stop as if SIGTERM had come."""
+        """Request a stop, like SIGTERM."""
         self.requested = True
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Signals of this process are noted here. Python gives them to its main thread alone."""
+        """Handle the signals of this process inside the block. Python delivers them to its main
+        thread.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -217,7 +219,7 @@ Result = TypeVar("Result")
 _POLL_S = 0.2
 _STATE_S = 2.0
 _STOP_PATIENCE_S = 20.0
-# How often a query is started again after something that passes by itself.
+# The number of restarts of a query after a failure that may be temporary.
 _RESTARTS_MAX = 3
 
 
@@ -231,7 +233,7 @@ class QuerySettings:
 
 @dataclass(slots=True)
 class _RunningQuery:
-    """A query that was started, and what is known of it."""
+    """A started query, with its progress and its outage."""
 
     part: Sink | TopicSource
     query: "StreamingQuery"
@@ -243,7 +245,7 @@ class _RunningQuery:
 
 
 class PipelineRun:
-    """The queries of one run from start to end, and the state others see of it."""
+    """The queries of one run from start to end, and its published state."""
 
     def __init__(
         self,
@@ -269,7 +271,7 @@ class PipelineRun:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Have others see that the run begins, and how it ends."""
+        """Publish the start of the run, and its end."""
         self._publish(RunPhase.STARTING)
         try:
             yield
@@ -303,7 +305,7 @@ class PipelineRun:
         self._publish(RunPhase.RUNNING)
 
     def wait(self) -> None:
-        """Wait until all queries have ended, one has failed, or a stop is asked for."""
+        """Wait until all queries have ended, one has failed, or a stop is requested."""
         try:
             while self._look() and not self._stop.requested:
                 time.sleep(_POLL_S)
@@ -333,7 +335,7 @@ class PipelineRun:
         return _RunningQuery(part, query, tally, lambda: begin(self._frame(spark, part)))
 
     def _retried(self, attempt: Callable[[], Result]) -> Result:
-        """The result of an attempt, repeated after failures that pass by themselves."""
+        """The result of an attempt, repeated after failures that may be temporary."""
         for _ in range(_RESTARTS_MAX):
             try:
                 return attempt()
@@ -350,7 +352,7 @@ class PipelineRun:
         return own or self._pipeline.trigger
 
     def _look(self) -> bool:
-        """See how far the queries are; whether one still runs."""
+        """Update the progress of the queries; returns whether one is still active."""
         active = False
         for query in self._queries:
             with explaining(self._pipeline, query.part):
@@ -382,7 +384,7 @@ class PipelineRun:
         return True
 
     def _wait_for_brokers(self, one: _RunningQuery, failure: PipelineFailed) -> None:
-        """Have a query wait that has run before, and whose brokers do not answer any more."""
+        """Make a query that ran before wait for its brokers, which do not answer any more."""
         now_s = self._clock()
         if one.outage is not None:
             one.outage.failed(now_s)
@@ -392,7 +394,7 @@ class PipelineRun:
         self._on_warning(f"{failure}; waiting, and going on when the brokers answer")
 
     def _is_away(self, one: _RunningQuery, outage: Outage) -> bool:
-        """Whether a query that lost its brokers rests; it is started again when that is due."""
+        """Whether a query that lost its brokers is pausing; it is started again when due."""
         now_s = self._clock()
         if outage.is_pausing(now_s):
             return True
@@ -416,12 +418,12 @@ class PipelineRun:
         return False
 
     def _abandon(self) -> None:
-        """Stop what runs, after a failure that is more worth telling than one of the stop."""
+        """Stop all queries after a failure, which matters more than an error of the stop."""
         with suppress(HeadraceError):
             self._stop_queries(0.0)
 
     def _stop_queries(self, patience_s: float) -> None:
-        """Stop each query when its batch is done, or when there is no more patience."""
+        """Stop each query when its batch is done, or when `patience_s` is over."""
         until = time.monotonic() + patience_s
         with explaining(self._pipeline, None):
             waiting = {id(query): _batch(query) for query in self._queries if query.query.isActive}
@@ -438,7 +440,7 @@ class PipelineRun:
                 query.tally.end()
 
     def _show_positions(self) -> None:
-        """Let the brokers know of the last batches too. Nothing depends on it."""
+        """Commit the positions of the last batches too. Nothing depends on it."""
         for query in self._queries:
             try:
                 show_positions(self._pipeline, query.part, query.tally.progress.positions)
@@ -464,7 +466,7 @@ def _take_progress(one: _RunningQuery) -> None:
         return
     one.has_progressed = True
     report = json.loads(last.json)
-    # Spark keeps the newest hundred; they are asked for only if more than one came since.
+    # Spark keeps the newest hundred reports; they are requested only if more than one came since.
     if report["batchId"] > one.tally.seen + 1:
         one.tally.add(json.loads(each.json) for each in one.query.recentProgress)
     else:
@@ -477,5 +479,5 @@ def _batch(one: _RunningQuery) -> int:
 
 
 def _is_between(one: _RunningQuery, batch: int) -> bool:
-    """Whether a query runs no batch, or has ended the one it ran."""
+    """Whether a query runs no batch, or has ended batch `batch`."""
     return not one.query.isActive or not one.query.status["isTriggerActive"] or _batch(one) > batch

@@ -1,7 +1,7 @@
 """The state of a run for other commands: its process, its progress, its end.
 
-A lock says whether it runs, and the kernel lets go of it whatever the end; the rest is one JSON
-file that is replaced as a whole.
+A lock shows whether it runs, and the kernel releases it at any end; the rest is one JSON file that
+is replaced atomically.
 """
 
 import fcntl
@@ -22,17 +22,17 @@ from headrace.pipelines.run.progress import QueryProgress
 
 _STATE_FILE = "state.json"
 _LOCK_FILE = "lock"
-# A command that only asks whether the lock is held has it for a moment itself.
+# A command that only tests the lock holds it for a moment itself.
 _LOCK_PATIENCE_S = 0.3
 _QUERY_FIELDS = [field.name for field in fields(QueryProgress) if field.name != "positions"]
 
 
 class AlreadyRunning(HeadraceError):
-    """The pipeline runs already with these checkpoints."""
+    """The pipeline already runs with these checkpoints."""
 
 
 class RunPhase(StrEnum):
-    """The phase of a run. `KILLED` is never written, only found."""
+    """The phase of a run. `KILLED` is never written, only derived."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -50,7 +50,7 @@ class RunPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """One run of a pipeline as other processes see it. Times are ISO 8601 in UTC."""
+    """One run of a pipeline, as published. Times are ISO 8601 in UTC."""
 
     pipeline: str
     pid: int
@@ -79,12 +79,12 @@ def new_state(pipeline: str, *, master: str, available_now: bool) -> RunState:
 
 
 def now_text() -> str:
-    """The time of writing, to the second."""
+    """The current time as text, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def to_document(state: RunState) -> dict[str, Any]:
-    """The state as JSON has it."""
+    """The state as a JSON document."""
     plain = {
         field.name: getattr(state, field.name) for field in fields(state) if field.name != "queries"
     }
@@ -99,7 +99,7 @@ def from_document(document: dict[str, Any]) -> RunState:
 
 
 def write_state(directory: Path, state: RunState) -> None:
-    """Replace the state, as of now: who reads meanwhile sees the old one or the new one."""
+    """Replace the state file atomically, so that readers see the old or the new state."""
     document = to_document(replace(state, updated=now_text()))
     new = directory / f".{_STATE_FILE}.{os.getpid()}"
     new.write_text(json.dumps(document, indent=1) + "\n")
@@ -107,9 +107,9 @@ def write_state(directory: Path, state: RunState) -> None:
 
 
 def read_state(directory: Path) -> RunState | None:
-    """The newest run there was, None if there was none.
+    """The newest run's state, or None.
 
-    A run that is not over though nobody holds its lock was killed.
+    A run that is not over although its lock is free was killed.
     """
     try:
         state = from_document(json.loads((directory / _STATE_FILE).read_text()))
@@ -125,7 +125,7 @@ def read_state(directory: Path) -> RunState | None:
 
 @contextmanager
 def locked(directory: Path, pipeline: str) -> Iterator[None]:
-    """Be the only one who runs a pipeline or changes its checkpoints, or raise AlreadyRunning."""
+    """Hold the pipeline's lock for running it or changing its checkpoints; else AlreadyRunning."""
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / _LOCK_FILE, "a+") as file:
         if not _take(file.fileno()):
@@ -146,7 +146,7 @@ class RunHolder:
 
 
 def holder(directory: Path) -> RunHolder | None:
-    """The run that holds the pipeline now, or None."""
+    """The process that holds the pipeline's lock now, or None."""
     try:
         with open(directory / _LOCK_FILE) as file:
             try:
@@ -161,7 +161,7 @@ def holder(directory: Path) -> RunHolder | None:
 def _read_holder(file: TextIO) -> RunHolder | None:
     until = time.monotonic() + _LOCK_PATIENCE_S
     while not (text := file.read()):
-        # It has the lock and does not say yet who it is, or only wanted to know who has.
+        # It has the lock and has not written its name yet, or only tested the lock.
         if time.monotonic() > until:
             return None
         time.sleep(0.02)

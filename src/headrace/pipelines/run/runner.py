@@ -1,6 +1,6 @@
-"""Runs a pipeline: a Spark session and its log, the plan checked, its queries, the end of all.
+"""The runner of a pipeline: makes a Spark session and its log, checks the plan, runs the queries.
 
-The queries are in `queries`, what others see of a run in `run_state`.
+The queries are in `queries`, the published state of a run in `run_state`.
 """
 
 import logging
@@ -26,15 +26,15 @@ from headrace.pipelines.spec.model import Pipeline
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What Spark's processes write to stderr: into a file, and only what matters to the terminal.
+# The stderr of Spark's processes: written to a file, and only important lines to the terminal.
 #
-# Spark's Java process and its Python workers have the stderr of whoever starts them. While the
-# session starts, that is a pipe; what comes out of it later is theirs alone.
+# Spark's Java process and its Python workers inherit the stderr of their parent. While the
+# session starts, that is a pipe; later output in the pipe is from them alone.
 
 
 _BYTES_MAX = 10_000_000
 _LINE_MAX = 65_536
-# What a source that may pass over lost records says of them.
+# The warnings of a source that may skip lost records.
 _WARNING = re.compile(r"failOnDataLoss is false$|^headrace: ")
 _REASON = re.compile(r"\bInvalid |Exception: |Error: ")
 _THROWN = re.compile(r"^Exception in thread \S+ |(?:\w+\.)+\w+(?:Exception|Error): |^Error: ")
@@ -42,9 +42,9 @@ _REASON_S = 2.0
 
 
 class SparkLog:
-    """A file that takes all, kept to a size, with the one before it beside it.
+    """A log file for all output, limited in size, with its predecessor beside it.
 
-    `on_line` is called in another thread: with the lines that matter, or with all if `verbose`.
+    `on_line` is called in another thread: with the important lines, or with all if `verbose`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SparkLog:
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Processes that are started inside write to this log for as long as they live."""
+        """Processes that are started inside the block write to this log for their lifetime."""
         reading, writing = os.pipe()
         sys.stderr.flush()
         saved = os.dup(2)
@@ -76,7 +76,7 @@ class SparkLog:
             os.close(saved)
 
     def reason(self) -> str:
-        """Why processes that have ended did so, if a line of the log says it."""
+        """The reason why processes have ended, if a line of the log has it."""
         if self._thread is not None:
             self._thread.join(_REASON_S)
         lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
@@ -86,7 +86,7 @@ class SparkLog:
     def _copy(self, source: BinaryIO) -> None:
         with source:
             file, size = self._open(), 0
-            # Lines as long as they like would be kept in memory as a whole.
+            # Bounded, because lines of any length would be kept in memory as a whole.
             while line := source.readline(_LINE_MAX):
                 file.write(line)
                 file.flush()
@@ -109,13 +109,13 @@ DEFAULT_MASTER = "local[*]"
 
 _MASTER = "spark.master"
 _SETTINGS = {
-    # How long Spark waits for a query's thread when it is told to stop; its default is for ever.
+    # How long Spark waits for a query's thread when it is stopped; the default is for ever.
     "spark.sql.streaming.stopTimeout": "30s",
 }
 
 
 def session_config(pipeline: Pipeline, *, verbose: bool = False) -> dict[str, str]:
-    """Spark's settings for a run: the pipeline's own, over what follows from it."""
+    """Spark's settings for a run: the derived ones, overridden by the pipeline's own."""
     found = dict(_SETTINGS)
     if verbose:
         found["spark.log.level"] = "WARN"
@@ -125,7 +125,7 @@ def session_config(pipeline: Pipeline, *, verbose: bool = False) -> dict[str, st
 
 
 def master_of(config: Mapping[str, str]) -> str:
-    """The master that settings name, or all cores of this machine."""
+    """The master in the settings, by default all cores of this machine."""
     return config.get(_MASTER, DEFAULT_MASTER)
 
 
@@ -133,7 +133,7 @@ def master_of(config: Mapping[str, str]) -> str:
 def opened(
     pipeline: Pipeline, master: str, config: Mapping[str, str], log: SparkLog
 ) -> "Iterator[SparkSession]":
-    """The session of this process, left as it is in the end; or a new one, stopped then."""
+    """The existing session of this process, which is kept; or a new one, stopped at the end."""
     whole = {name: text for name, text in config.items() if name != _MASTER}
     if _has_session():
         yield session(pipeline.name, master=master, config=whole)
@@ -148,7 +148,7 @@ def opened(
     try:
         yield spark
     except KeyboardInterrupt:
-        # The user does not want to wait: Java ends when this process does.
+        # The user does not want to wait: Java ends with this process.
         raise
     except BaseException:
         _stop(spark)
@@ -159,19 +159,19 @@ def opened(
 def _stop(spark: "SparkSession") -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    # If Java is dead there is nothing to stop, and somebody has said so.
+    # If Java is dead there is nothing to stop, and that was reported before.
     with suppress(Py4JError, OSError):
         spark.stop()
 
 
 def _silence() -> None:
-    """Keep from the terminal what Spark's Python and our clients log here: errors say it better."""
+    """Keep logs of Spark's Python and our clients off the terminal: errors say it better."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - there is a session
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     for name in ("py4j", "headrace"):
-        # With a handler, Python does not print to stderr what has none.
+        # Without a handler, Python prints warnings to stderr.
         logging.getLogger(name).addHandler(logging.NullHandler())
 
 
@@ -195,14 +195,14 @@ def run(
     allow_changes: bool = False,
     verbose: bool = False,
 ) -> RunState:
-    """Run a pipeline until it ends, is asked to stop, or fails; how far it came.
+    """Run a pipeline until it ends, is asked to stop, or fails; returns its final state.
 
-    With `available_now` it ends when what is there at its start is done. SIGINT and SIGTERM stop
-    it, and so does `stop.request()`. A Spark session of this process is used, and left, as it is;
-    else one is made and stopped. Raises PipelineFailed, AlreadyRunning, or ConfigError for what is
-    missing or wrong before anything runs.
+    With `available_now` it ends after the data present at its start. SIGINT and SIGTERM stop it,
+    and so does `stop.request()`. An existing Spark session of this process is used and kept; else
+    one is made and stopped. Raises PipelineFailed, AlreadyRunning, or ConfigError for missing or
+    wrong settings before anything runs.
     """
-    # What is given here wins over the file, also where the file is looked at again.
+    # These settings override the file's, also where the pipeline's settings are read again.
     pipeline = replace(pipeline, spark={**pipeline.spark, **(config or {})})
     whole = session_config(pipeline, verbose=verbose)
     settings = QuerySettings(master or master_of(whole), available_now)
@@ -222,15 +222,15 @@ def run(
 
 
 def _ignore(_: object) -> None:
-    """For those who do not want to be told."""
+    """A callback that does nothing."""
 
 
-# Plans are made by one thread: more cores would only take longer to start.
+# Plans are made by one thread: more cores would only lengthen the start.
 _PLANNING_MASTER = "local[1]"
 
 
 def check_plan(pipeline: Pipeline) -> None:
-    """Have Spark plan every query; PipelineFailed says what it refuses. Nothing is read."""
+    """Have Spark plan every query; PipelineFailed has the reason of a refusal. Nothing is read."""
     with tempfile.TemporaryDirectory() as scratch:
         log = SparkLog(Path(scratch, "spark.log"), lambda _: None)
         with opened(pipeline, _PLANNING_MASTER, session_config(pipeline), log) as spark:

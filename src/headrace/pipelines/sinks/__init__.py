@@ -1,6 +1,6 @@
-"""Sinks of a pipeline: results arrive once per batch however often a batch is run.
+"""Sinks of a pipeline: each batch is written once, however often it is run.
 
-Its functions are loaded when they are first asked for: they need Spark.
+Its functions are imported on first use: they need Spark.
 """
 
 from typing import TYPE_CHECKING, Any

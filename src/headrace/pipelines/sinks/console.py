@@ -1,4 +1,4 @@
-"""To the terminal: the first rows of each batch as a table."""
+"""The console sink: the first rows of each batch as a table."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ _CELL_MAX = 60
 
 
 class ConsoleTarget:
-    """Shows batches. One that is run again is shown again: nothing is kept."""
+    """Shows batches. A batch that is run again is shown again: nothing is recorded."""
 
     def __init__(self, sink: ConsoleSink, console: Console | None = None) -> None:
         self._rows_max = sink.rows
@@ -24,7 +24,7 @@ class ConsoleTarget:
 
     def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Show the first rows; the others are counted and do not come to the driver."""
-        # Kept, since a look at the first rows alone would run only some of the plan.
+        # Persisted, since fetching the first rows alone would run only some of the plan.
         frame.persist()
         try:
             count = frame.count()
@@ -44,7 +44,7 @@ def heading(sink: str, batch: int, count: int, shown: int) -> str:
 
 
 def table(columns: list[str], rows: list[Any]) -> Table:
-    """The rows as a table."""
+    """The rows as a table for the terminal."""
     drawn = Table()
     for column in columns:
         drawn.add_column(Text(column), overflow="ellipsis", max_width=_CELL_MAX)
@@ -54,7 +54,7 @@ def table(columns: list[str], rows: list[Any]) -> Table:
 
 
 def cell(value: object) -> Text:
-    """A value as text; null is dim, and nothing in it is markup or moves the cursor."""
+    """A value as text; null is dim, and markup and control characters have no effect."""
     if value is None:
         return Text("null", style="dim")
     shown = value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)

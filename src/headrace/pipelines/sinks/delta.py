@@ -1,7 +1,7 @@
-"""To a Delta table: Spark writes the files, the driver commits them with the batch's number.
+"""The Delta sink: Spark writes the files, the driver commits them with the batch's number.
 
-The number is in the table's log as a transaction of this query's, in the commit that adds the
-files, so there is no moment at which one is there without the other.
+The number is in the table's log as a transaction of this query, in the commit that adds the files,
+so both become visible at once.
 """
 
 import json
@@ -19,7 +19,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class DeltaTarget:
-    """A Delta table, made with the first batch if it is not there."""
+    """A Delta table, created with the first batch if it does not exist."""
 
     def __init__(self, sink: DeltaSink, location: str) -> None:
         self._delta = library("deltalake", extra="delta")
@@ -29,7 +29,7 @@ class DeltaTarget:
         self._location = location
 
     def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
-        """Commit the files of the batch, unless the log says that this was done."""
+        """Commit the files of the batch, unless the log has its number already."""
         table = self._opened(frame)
         version = table.transaction_version(batch.writer)
         if version is not None and version >= batch.number:
@@ -51,7 +51,7 @@ class DeltaTarget:
                 partition_by=list(self._sink.partition_by),
                 storage_options=storage,
             )
-            # What `create` gives for a table that was there need not be its newest version.
+            # The table that `create` returns, if it existed, need not be its newest version.
             table = self._delta.DeltaTable(self._location, storage_options=storage)
         except (self._errors.DeltaError, OSError) as error:
             what = remedy(str(error)) or f"{one_line(error)}; check path and options of the sink"
@@ -99,7 +99,7 @@ class DeltaTarget:
 
 
 def partition_values(path: str) -> dict[str, str | None]:
-    """The values of the partition columns that a path of Spark's says.
+    """The values of the partition columns in a path written by Spark.
 
     >>> partition_values("headrace-1/0-2/day=2026-01-01/city=S%3Ao/part-0.parquet")
     {'day': '2026-01-01', 'city': 'S:o'}

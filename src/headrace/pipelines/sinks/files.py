@@ -1,8 +1,8 @@
-"""To files of a format of Spark's, each batch visible once, however often a process is killed.
+"""The file sink: files in one of Spark's formats, each batch visible once, despite crashes.
 
-Spark's own file sink keeps a list of the files that count, which only Spark reads: anybody else
-sees those of failed attempts too. So on a disk the batches are staged (see staging.py). A store
-without a rename of directories has Spark's sink, and its rule.
+Spark's own file sink keeps a list of the valid files, which only Spark reads: other readers see
+those of failed attempts too. So on a local disk the batches are staged (see `Staging`). A store
+without a rename of directories uses Spark's sink, and its rule.
 """
 
 import os
@@ -36,16 +36,16 @@ _DONE = "done"
 
 
 class Staging:
-    """The steps of one query's batches into a directory. One process at a time."""
+    """The staging of one query's batches into a directory. One process at a time."""
 
     def __init__(self, root: Path, query: str, is_wanted: Callable[[Path], bool]) -> None:
         self._root = root
         self._area = root / AREA / query
-        # Of the files that Spark wrote, those that have rows.
+        # Whether to keep a file that Spark wrote: it has rows.
         self._is_wanted = is_wanted
 
     def recover(self, batch: int) -> bool:
-        """Finish what was decided, forget what was not; whether this batch is among the former."""
+        """Finish a decided batch, delete undecided attempts; returns whether `batch` is decided."""
         self._area.mkdir(parents=True, exist_ok=True)
         for number in self._numbers(_READY):
             self._publish(number)
@@ -56,12 +56,13 @@ class Staging:
         return bool(done) and done[-1] >= batch
 
     def attempt(self, batch: int) -> Path:
-        """A directory for Spark to write to. Never the same one twice: an executor that outlives
-        its driver may still be writing to an older one."""
+        """A new directory for Spark to write to. Never used twice: an executor that outlives its
+        driver may still be writing to an older one.
+        """
         return self._area / f"{batch}.{uuid.uuid4().hex}"
 
     def commit(self, batch: int, attempt: Path) -> None:
-        """Make the files of an attempt those of the batch."""
+        """Publish the files of an attempt as those of the batch."""
         os.rename(attempt, self._path(batch, _READY))
         self._publish(batch)
 
@@ -85,14 +86,14 @@ class Staging:
 
 
 def _data_files(directory: Path) -> Iterator[Path]:
-    """The data files that Spark wrote, without its marks and checksums."""
+    """The data files that Spark wrote, without markers and checksums."""
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.name.startswith((".", "_")):
             yield path
 
 
 def _forget(directory: Path) -> None:
-    # What an executor without a driver still writes there is in nobody's way.
+    # Files that an executor without a driver still writes there do no harm.
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -100,7 +101,7 @@ _HEADER_MAX = 65536
 
 
 class FileTarget:
-    """A directory of files on a disk that the driver and the workers see under the same path."""
+    """A directory of files on a disk with the same path for the driver and the workers."""
 
     def __init__(self, sink: FileSink, root: Path) -> None:
         self._sink = sink
@@ -111,7 +112,7 @@ class FileTarget:
         self._root.mkdir(parents=True, exist_ok=True)
 
     def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
-        """Write the batch's files and move them into place, if that was not done before."""
+        """Write the batch's files and move them into place, unless that was done before."""
         staging = Staging(self._root, batch.query, self._is_wanted)
         if staging.recover(batch.number):
             return False
@@ -130,7 +131,7 @@ class FileTarget:
 
 
 def has_rows(file: Path, format: str, *, is_headed: bool = False) -> bool:
-    """Whether there are rows in a file of Spark's."""
+    """Whether a file written by Spark has rows."""
     import pyarrow as pa  # noqa: PLC0415 - optional, and whoever has Spark has it
     from pyarrow import orc, parquet  # noqa: PLC0415
 

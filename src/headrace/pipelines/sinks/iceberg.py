@@ -1,6 +1,6 @@
-"""To an Iceberg table: Spark writes the files, the driver commits them with the batch's number.
+"""The Iceberg sink: Spark writes the files, the driver commits them with the batch's number.
 
-The number is a property of the table, set in the commit that adds the files; the snapshot says it
+The number is a property of the table, set in the commit that adds the files; the snapshot has it
 too, but snapshots expire.
 """
 
@@ -13,13 +13,13 @@ from headrace.pipelines.spec.model import IcebergSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What PyIceberg calls a catalog that nobody named. A catalog in a database keeps its name with each
-# table, so another name would not find them.
+# PyIceberg's name for an unnamed catalog. A catalog in a database stores its name with each table,
+# so another name would not find them.
 _CATALOG = "default"
 
 
 class IcebergTarget:
-    """An Iceberg table of any catalog that PyIceberg knows; made if it is not there."""
+    """An Iceberg table in any catalog that PyIceberg supports; created if it does not exist."""
 
     def __init__(self, sink: IcebergSink) -> None:
         self._sink = sink
@@ -34,7 +34,7 @@ class IcebergTarget:
             raise TargetError(text) from error
 
     def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
-        """Commit the files of the batch, unless the table says that this was done."""
+        """Commit the files of the batch, unless the table has its number already."""
         table = self._opened(frame)
         number = table.properties.get(_property(batch))
         if number is not None and int(number) >= batch.number:
@@ -71,13 +71,13 @@ class IcebergTarget:
     def _commit(self, table: Any, paths: list[str], batch: MicroBatch) -> None:
         said = {"headrace.query": batch.writer, "headrace.batch": str(batch.number)}
         with table.transaction() as transaction:
-            # The names are new, so there is no need to look through the whole table for them.
+            # The names are new, so there is no need to search the whole table for them.
             transaction.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
             transaction.set_properties({_property(batch): str(batch.number)})
 
 
 def _reason(error: Exception) -> str:
-    # SQLAlchemy adds where to read more about it.
+    # SQLAlchemy appends a link to its documentation.
     return one_line(str(error).partition("(Background on")[0])
 
 

@@ -1,4 +1,4 @@
-"""Parquet files for a table format, and whether their columns fit the table that is there."""
+"""Parquet files for a table format, and checks that their columns fit an existing table."""
 
 import uuid
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Parquet files for a table format: Spark writes them, in a directory of each attempt's own.
+# Parquet files for a table format: Spark writes them, in a separate directory for each attempt.
 #
 # Nothing lists that directory but the commit that follows, so files of an attempt that came to
 # nothing are in no table. They stay until the table is vacuumed, as with any writer of tables.
@@ -24,8 +24,9 @@ _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that Spark wrote. `path` is relative to the table's; `rows` is None where only Spark
-    can read it."""
+    """A file that Spark wrote. `path` is relative to the table's; `rows` is None if only Spark can
+    read the file.
+    """
 
     path: str
     size: int
@@ -36,7 +37,7 @@ class DataFile:
 def write_files(
     frame: "DataFrame", table: str, within: str, batch: MicroBatch, partition_by: Sequence[str] = ()
 ) -> list[DataFile]:
-    """Write the rows below the location of a table; the files with rows, in order."""
+    """Write the rows below the location of a table; returns the files with rows, in order."""
     spark = frame.sparkSession
     # Spark's default is a type of 96 bits that PyIceberg refuses. This session is the query's own.
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
@@ -70,16 +71,16 @@ def _rows(path: str) -> int:
 
 
 def arrow_schema(schema: "StructType") -> "pa.Schema":
-    """The columns in Arrow's types, all nullable: what a batch lacks today it may have tomorrow."""
+    """The columns as Arrow types, all nullable, because later batches may have values."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - Spark is there
 
     return to_arrow_schema(schema.toNullable(), timezone="UTC")
 
 
 def check_fit(table: str, has: "pa.Schema", rows: "pa.Schema", smallest_int: int = 8) -> None:
-    """Raise TargetError for a column that the table lacks, has otherwise, or cannot be without.
+    """Raise TargetError for a column that the table lacks, has with another type, or requires.
 
-    `smallest_int` is the fewest bits that an integer of the table's format has.
+    `smallest_int` is the smallest number of bits of an integer in the table's format.
     """
     columns = {field.name: field for field in has}
     for field in rows:
@@ -103,7 +104,7 @@ def check_fit(table: str, has: "pa.Schema", rows: "pa.Schema", smallest_int: int
 
 
 def type_name(kind: "pa.DataType", smallest_int: int = 8) -> str:
-    """A type by what it can hold: libraries differ in the widths of offsets and in inner names.
+    """A normalized type name: libraries differ in the widths of offsets and in inner names.
 
     >>> import pyarrow as pa
     >>> type_name(pa.large_list(pa.struct({"a": pa.large_string()})))

@@ -1,4 +1,4 @@
-"""To a table of PostgreSQL: a batch in one transaction, which also keeps the batch's number.
+"""The PostgreSQL sink: a batch in one transaction, which also stores the batch's number.
 
 One transaction means one connection, so the rows come to the driver: a partition at a time, through
 COPY into a temporary table, and from there into the table in one statement.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# By SQLSTATE: what the server's own words do not say.
+# Advice by SQLSTATE, which the server's message lacks.
 _REMEDIES: Mapping[str, str] = {
     "42P10": "give the table a primary key or a unique index on the keys of the sink",
     "42P01": "create the table, or let the sink do it with create: true",
@@ -31,7 +31,7 @@ _AGAIN = "run the pipeline again, it goes on with this batch"
 
 
 class PostgresTarget:
-    """A table of a PostgreSQL database. Connects anew for each batch."""
+    """A table of a PostgreSQL database. Opens a connection for each batch."""
 
     def __init__(self, sink: PostgresSink, schema: "StructType") -> None:
         self._psycopg = library("psycopg", extra="postgresql")
@@ -44,7 +44,7 @@ class PostgresTarget:
         self._statements = postgresql_sql.SqlStatements(sink.table, schema.fieldNames(), sink.keys)
 
     def prepare(self) -> None:
-        """Create what is missing and check what is there, before the first batch."""
+        """Create missing tables and check the existing ones, before the first batch."""
         statements = self._statements
         with self._connected() as connection:
             connection.execute(statements.create_batches())
@@ -60,7 +60,7 @@ class PostgresTarget:
                 )
 
     def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
-        """Store the rows and the number of the batch together, unless the number is there."""
+        """Store the rows and the batch's number together, unless the number is stored already."""
         who = (batch.pipeline, batch.sink, batch.query)
         statements = self._statements
         with self._connected() as connection:
@@ -74,7 +74,7 @@ class PostgresTarget:
         return True
 
     def _copy(self, connection: "Connection[Any]", frame: "DataFrame") -> bool:
-        """Bring the rows into a temporary table; whether there are any."""
+        """Copy the rows into a temporary table; returns whether there are any."""
         rows = numbered(self._flat(frame).toLocalIterator(prefetchPartitions=True), self._instants)
         first = next(rows, None)
         if first is None:
@@ -86,7 +86,7 @@ class PostgresTarget:
         return True
 
     def _flat(self, frame: "DataFrame") -> "DataFrame":
-        """The rows with their nested columns as JSON, which is how the table has them."""
+        """The rows with nested columns as JSON, their type in the table."""
         from pyspark.sql import functions  # noqa: PLC0415 - Spark is there
 
         columns = [
@@ -102,7 +102,7 @@ class PostgresTarget:
 
 
 class _DatabaseConnection:
-    """A connection for the length of a block, as one transaction; errors in words of ours."""
+    """A connection for the length of a block, as one transaction; errors become TargetErrors."""
 
     def __init__(self, psycopg: Any, sink: PostgresSink) -> None:
         self._psycopg = psycopg
@@ -141,10 +141,10 @@ class _DatabaseConnection:
 def numbered(
     rows: Iterable[tuple[Any, ...]], instants: Collection[int]
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows as COPY takes them, each with its number at the end.
+    """Rows for COPY, each with its number at the end.
 
-    `instants` says which columns are instants: Spark gives those as times of this machine's zone
-    that do not say so.
+    `instants` are the indexes of instant columns: Spark returns those as naive times in this
+    machine's time zone.
     """
     for number, row in enumerate(rows):
         values = [*row, number]

@@ -1,4 +1,4 @@
-"""The statements of the PostgreSQL sink. Needs psycopg for its quoting, and no server."""
+"""The SQL statements of the PostgreSQL sink. Needs psycopg for its quoting, but no server."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ NESTED = (types.ArrayType, types.MapType, types.StructType)
 
 
 def column_type(name: str, kind: "DataType") -> str:
-    """PostgreSQL's type for a column of Spark's. Nested ones become JSON."""
+    """PostgreSQL's type for a Spark column. Nested types become JSON."""
     if isinstance(kind, types.DecimalType):
         return f"numeric({kind.precision}, {kind.scale})"
     if isinstance(kind, NESTED):
@@ -48,7 +48,7 @@ def column_type(name: str, kind: "DataType") -> str:
 
 
 def instants(schema: "StructType") -> list[int]:
-    """Which columns are instants, and not times of a clock on some wall."""
+    """The indexes of columns that are instants, rather than times without a zone."""
     kinds = enumerate(field.dataType for field in schema.fields)
     return [index for index, kind in kinds if isinstance(kind, types.TimestampType)]
 
@@ -73,7 +73,7 @@ class SqlStatements:
         ).format(self._batches)
 
     def create_table(self, schema: "StructType") -> sql.Composed:
-        """The table for these rows, with the keys as its primary key."""
+        """The statement that creates the table for these rows, with the keys as its primary key."""
         columns: list[sql.Composable] = [
             sql.SQL("{} {}").format(
                 sql.Identifier(field.name), sql.SQL(column_type(field.name, field.dataType))
@@ -85,44 +85,47 @@ class SqlStatements:
         return sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(self._table, _listed(columns))
 
     def look(self) -> sql.Composed:
-        """No rows, but the table's columns."""
+        """A statement without rows, for the table's columns."""
         return sql.SQL("SELECT * FROM {} LIMIT 0").format(self._table)
 
     def enter_batch(self) -> sql.Composed:
-        """Make sure of a row to lock, before any batch was stored."""
+        """The statement that ensures a row to lock, before any batch was stored."""
         return sql.SQL(
             "INSERT INTO {} (pipeline, sink, query, batch) VALUES (%s, %s, %s, -1)"
             " ON CONFLICT DO NOTHING"
         ).format(self._batches)
 
     def last_batch(self) -> sql.Composed:
-        """The last batch that is stored; waits for whoever may be storing one."""
+        """The last batch that is stored; waits for another transaction that may be storing one."""
         return sql.SQL(
             "SELECT batch FROM {} WHERE (pipeline, sink, query) = (%s, %s, %s) FOR UPDATE"
         ).format(self._batches)
 
     def keep_batch(self) -> sql.Composed:
-        """Say that a batch is stored."""
+        """The statement that records a batch as stored."""
         return sql.SQL(
             "UPDATE {} SET batch = %s, at = now() WHERE (pipeline, sink, query) = (%s, %s, %s)"
         ).format(self._batches)
 
     def stage(self) -> sql.Composed:
-        """A place for the rows of a batch, with the table's types, until its transaction ends."""
+        """The temporary table for the rows of a batch, with the table's types, until the
+        transaction ends.
+        """
         return sql.SQL(
             "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {}, 0::bigint AS {} FROM {}"
             " WITH NO DATA"
         ).format(sql.Identifier(_STAGE), _listed(self._columns), sql.Identifier(_ROW), self._table)
 
     def copy(self) -> sql.Composed:
-        """Rows into that place, each with its number."""
+        """The COPY of rows into the temporary table, each with its number."""
         return sql.SQL("COPY {} ({}, {}) FROM STDIN").format(
             sql.Identifier(_STAGE), _listed(self._columns), sql.Identifier(_ROW)
         )
 
     def merge(self) -> sql.Composed:
-        """Rows from there into the table: new, or in the place of those with the same keys. Of
-        rows of one batch with the same keys the last counts."""
+        """The upsert of rows from the temporary table: new ones, or replacing those with the same
+        keys. Of rows of one batch with the same keys the last one wins.
+        """
         names = _listed(self._columns)
         insert = sql.SQL("INSERT INTO {} ({}) ").format(self._table, names)
         if not self._keys:

@@ -1,4 +1,4 @@
-"""The queries of a pipeline, ready to start: a frame, a target, a checkpoint and a trigger."""
+"""The unstarted queries of a pipeline: a frame, a target, a checkpoint and a trigger."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check(sink: Sink, frame: "DataFrame") -> None:
-    """Raise SpecError for a sink whose columns or expressions do not fit the rows it is given."""
+    """Raise SpecError for a sink whose columns or expressions do not fit its input rows."""
     match sink.target:
         case TopicSink() as target:
             topic.records(frame, target, sink.name, sink.place)
@@ -50,11 +50,10 @@ def writer(
     checkpoint: str,
     trigger: Trigger,
 ) -> "DataStreamWriter":
-    """The query that brings the rows of a streaming frame to the sink's target, not started yet.
+    """The unstarted query that writes the rows of a streaming frame to the sink's target.
 
-    The pipeline is one that spec.checks has found right. What more can be known before the first
-    batch is checked here: SpecError as of `check`, SinkFailed for a target that is not there or a
-    library that is missing.
+    The pipeline has passed spec.checks. Further conditions that are known before the first batch
+    are checked here: SpecError as of `check`, SinkFailed for a missing target or library.
     """
     check(sink, frame)
     with named(pipeline.name, sink.name):
@@ -71,7 +70,7 @@ def dead_letters_writer(
     checkpoint: str,
     trigger: Trigger,
 ) -> "DataStreamWriter":
-    """The query that brings undecodable records of a source to the dead-letter topic."""
+    """The unstarted query that writes undecodable records of a source to the dead-letter topic."""
     letters = pipeline.dead_letters
     if letters is None:
         raise SpecError(

@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What the operating system says, wherever Java or Python met it.
+# Advice for errors of the operating system, reported by Java or Python.
 _REMEDIES: Mapping[str, str] = {
     "Permission denied": "let the user who runs Spark write there",
     "Read-only file system": "choose a path that can be written",
@@ -26,7 +26,7 @@ _DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 class SinkFailed(HeadraceError):
-    """A batch that could not be brought to its target."""
+    """A batch that could not be written to its target."""
 
     def __init__(self, pipeline: str, sink: str, text: str) -> None:
         super().__init__(f"pipeline {pipeline}, sink {sink}: {text}")
@@ -37,13 +37,13 @@ class TargetError(HeadraceError):
 
 
 def one_line(text: object) -> str:
-    """The text of a library's error without its line breaks, cut where it gets long."""
+    """The text of a library's error without line breaks, truncated if long."""
     line = " ".join(_DECORATION.sub("", str(text)).split())
     return line if len(line) <= _TEXT_MAX else f"{line[: _TEXT_MAX - 3]}..."
 
 
 def library(module: str, extra: str) -> Any:
-    """An optional library, or a TargetError that says how to install it."""
+    """An optional library; TargetError says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -52,13 +52,13 @@ def library(module: str, extra: str) -> Any:
 
 
 def java_error() -> type[Exception]:
-    """The Python error of an error in Java, where Spark has no name of its own for it."""
+    """The Python exception for a Java error that Spark has no class for."""
     found: type[Exception] = library("py4j.protocol", extra="spark").Py4JJavaError
     return found
 
 
 def remedy(text: str) -> str | None:
-    """The advice about an error of the operating system, if the text has one."""
+    """The advice about an error of the operating system, if there is any."""
     return next(
         (f"{said.lower()}; {what}" for said, what in _REMEDIES.items() if said in text), None
     )
@@ -66,10 +66,9 @@ def remedy(text: str) -> str | None:
 
 @contextmanager
 def named(pipeline: str, sink: str) -> Iterator[None]:
-    """Give the errors of a target the names of its pipeline and sink.
+    """Add the names of pipeline and sink to the errors of a target.
 
-    Errors that are none of the target's go through: the ones of a source or a step say themselves
-    where they come from.
+    Other errors pass through: those of a source or a step name their origin themselves.
     """
     from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415 - it is there
 
@@ -94,8 +93,8 @@ def named(pipeline: str, sink: str) -> Iterator[None]:
 # The shell around a target that takes a batch at a time: Spark's foreachBatch, once per batch.
 #
 # Spark runs a batch again after a crash, with the same number and the same input. A target keeps
-# the number of the last batch beside the data, in one atomic step with it, and says so when it is
-# asked to take that batch again.
+# the number of the last batch beside the data, in one atomic step with it, and reports a repeated
+# batch.
 
 
 QUERY_PROPERTY = "sql.streaming.queryId"
@@ -103,8 +102,9 @@ QUERY_PROPERTY = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Which batch it is, for ever: a query keeps its id through restarts, and has another one when
-    it starts anew (its checkpoint was reset), with numbers from 0."""
+    """The permanent identity of a batch: a query keeps its id through restarts, and gets another
+    one when its checkpoint is reset, with numbers from 0.
+    """
 
     pipeline: str
     sink: str
@@ -118,12 +118,12 @@ class MicroBatch:
 
 
 class SinkTarget(Protocol):
-    """Takes batches in their order, from one query at a time."""
+    """A target of batches, in their order, from one query at a time."""
 
     def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
-        """Take the batch, and return True; or return False because it is there already.
+        """Write the batch, and return True; or return False because it was written before.
 
-        Runs all of the plan in one go: state is kept by the tasks that run it. On False the shell
+        Runs all of the plan at once: state is kept by the tasks that run it. On False the shell
         runs it.
         """
 
@@ -143,7 +143,7 @@ def batch_function(
 
 
 def query_id(frame: "DataFrame") -> str:
-    """The id of the streaming query that this is a batch of; the one in its checkpoint."""
+    """The id of the streaming query that a batch belongs to; stored in its checkpoint."""
     found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_PROPERTY)
     if not found:
         raise TargetError(
@@ -154,5 +154,5 @@ def query_id(frame: "DataFrame") -> str:
 
 
 def drain(frame: "DataFrame") -> None:
-    """Run a batch whose rows nobody needs again: its state must still be brought forward."""
+    """Run a batch whose rows were written before, to bring its state forward."""
     frame.write.format("noop").mode("overwrite").save()

@@ -1,4 +1,4 @@
-"""To a topic: expressions over the rows make the columns that the data source `headrace` writes."""
+"""The topic sink: SQL expressions over the rows make the columns that the data source writes."""
 
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ _WHOLE_ROW = "to_json(struct(*))"
 
 
 class TopicTarget:
-    """Topics, for the modes in which Spark lets no source written in Python be a streaming sink.
+    """Topics, for the output modes in which Spark allows no streaming sink written in Python.
 
-    Exactly once, as the streaming sink is, unless the options say otherwise: each batch is a write
+    Exactly once, like the streaming sink, unless the options say otherwise: each batch is a write
     with the name of the query and the batch's number.
     """
 
@@ -36,7 +36,7 @@ class TopicTarget:
 def records(
     frame: "DataFrame", sink: TopicSink, name: str, place: SourceLocation | None
 ) -> "DataFrame":
-    """The rows as records: a value, and the other columns of the data source that are given.
+    """The rows as records: a value, and the other given columns of the data source.
 
     Raises SpecError for an expression that does not fit the rows.
     """
@@ -79,7 +79,7 @@ def _column(
 
 
 def _converted(what: str, column: "Column", kind: "DataType") -> "Column | None":
-    """The column as the data source wants it; None if it cannot be that."""
+    """The column with the type of the data source; None if it cannot be converted."""
     from pyspark.sql import functions, types  # noqa: PLC0415
 
     match what:

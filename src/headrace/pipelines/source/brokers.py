@@ -1,4 +1,4 @@
-"""Requests to brokers over pooled connections: partitions, their offsets, offsets of groups."""
+"""Requests of the data source to brokers, over pooled connections: partitions and offsets."""
 
 import asyncio
 import os
@@ -41,22 +41,22 @@ from headrace.types import ZERO_UUID, TopicPartition, uuid_text
 # Connections that outlive a task: a worker of Spark reads many ranges, one after the other.
 #
 # Rule: no threads, so not a `LoopThread`: Spark forks its workers, and a thread that works while
-# rows are decoded takes the interpreter from them. The event loop of a link runs while the task
-# that borrowed it waits for an answer; between that, what was asked for arrives in the socket by
-# itself.
+# rows are decoded takes the interpreter from them. The event loop of a connection runs only while
+# the task that borrowed it waits for a response; in between, responses arrive in the socket buffer
+# by themselves.
 
 
 Result = TypeVar("Result")
 
-# What one fetch brings, unless the user says so: large enough for a batch of many rows, and for
-# little of it to be the beginning of a record batch that does not fit.
+# The default bytes of a fetch: enough for a batch of many rows, with little waste for the beginning
+# of a record batch that does not fit.
 FETCH_BYTES = 4 * 1_048_576
 
 _Key = tuple[tuple[str, str], ...]
 
 
 class PooledConnection:
-    """A cluster as one task at a time sees it, on an event loop of its own."""
+    """A cluster client for one task at a time, on an event loop of its own."""
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
@@ -64,11 +64,11 @@ class PooledConnection:
         self._loop = asyncio.new_event_loop()
 
     def run(self, call: Call[Result] | Awaitable[Result]) -> Result:
-        """The result of a call of a client; the loop runs until it is there."""
+        """The result of a client call; the loop runs until it is known."""
         return self._loop.run_until_complete(run_async(call))
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        """Have something go on until it has to wait: by then a request has left."""
+        """Start a coroutine and run it until it waits: by then its request has been sent."""
         task = self._loop.create_task(work)
         self._loop.run_until_complete(asyncio.sleep(0))
         return task
@@ -85,7 +85,7 @@ _owner = os.getpid()
 
 @contextmanager
 def borrowed(client: Mapping[str, str]) -> Iterator[PooledConnection]:
-    """A link made with these consumer properties, for as long as the caller needs it.
+    """A pooled connection with these consumer properties, for the length of the block.
 
     After an error it is not used again.
     """
@@ -118,22 +118,23 @@ def _take(key: _Key) -> PooledConnection | None:
 
 
 def close_idle() -> None:
-    """Close the links that nobody uses now."""
+    """Close the connections that no task uses."""
     while _idle:
         for link in _idle.popitem()[1]:
             link.close()
 
 
-# What the planner asks of brokers: which partitions there are, where they begin and end.
+# The planner's requests to brokers: partitions, and their start and end offsets.
 #
-# Rule: one question is one request to each broker it concerns, for all partitions at once.
+# Rule: each lookup is one request to each broker it concerns, for all partitions at once.
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPartitions:
-    """The partitions that are there to read, and what was asked for by name and is not there.
+    """The existing partitions to read, and the missing ones that were named.
 
-    `topic_ids` has the id of each topic in Kafka's text form; a broker older than ids gives none.
+    `topic_ids` has the id of each topic in Kafka's text form; a broker older than topic ids has
+    none.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -142,7 +143,7 @@ class FoundPartitions:
 
 
 class SourceTopics:
-    """The topics of a read, asked about over a link."""
+    """The topics of a read, looked up over a pooled connection."""
 
     def __init__(self, options: ReadOptions, link: PooledConnection) -> None:
         self._options = options
@@ -153,7 +154,7 @@ class SourceTopics:
     # -- partitions
 
     def find(self) -> FoundPartitions:
-        """The partitions the options select, as they are now."""
+        """The selected partitions that exist now."""
         options = self._options
         if options.pattern is not None:
             return self._matching(re.compile(options.pattern))
@@ -195,7 +196,7 @@ class SourceTopics:
         )
 
     def require(self) -> FoundPartitions:
-        """The same, where nothing may be missing."""
+        """The result of `find`; SourceError if a named partition or every partition is missing."""
         found = self.find()
         if found.missing:
             raise self.missing(found.missing)
@@ -207,7 +208,7 @@ class SourceTopics:
         return found
 
     def missing(self, names: tuple[str, ...]) -> SourceError:
-        """The error for topics or partitions that are not there."""
+        """The error for missing topics or partitions."""
         where = f"at {self._options.servers}"
         if not self._options.topics:
             return SourceError(f"partition {listed(names)} does not exist {where}; check assign")
@@ -224,16 +225,16 @@ class SourceTopics:
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The offset behind the last record that may be read of each partition."""
+        """The offset behind the last readable record of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def since(self, partitions: Iterable[TopicPartition], time_ms: int) -> Offsets:
-        """The first offset that is not older than a time, in partitions that have one."""
+        """The first offset not older than a time, for partitions with such a record."""
         found = self._offsets(dict.fromkeys(partitions, time_ms))
         return {tp: offset for tp, offset in found.items() if offset != NOTHING}
 
     def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The offsets of a bound; SourceError where no record is as young as a time says."""
+        """The offsets of a bound; SourceError if a time is after all records of a partition."""
         fixed: Offsets = {}
         asked: dict[TopicPartition, int] = {}
         for tp, place in bound.places(partitions).items():
@@ -261,7 +262,7 @@ class SourceTopics:
     # -- sizes
 
     def sizes_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The sizes of partitions on the disks of their leaders, as they are stored."""
+        """The sizes of partitions on the disks of their leaders."""
         wanted, deadline = list(partitions), self._cluster.deadline()
 
         async def ask() -> dict[TopicPartition, int]:
@@ -321,7 +322,7 @@ def _sizes(answer: DescribeLogDirsResponse) -> dict[TopicPartition, int]:
 
 
 def commit_progress(client: Mapping[str, str], group: str, offsets: Mapping[str, Any]) -> None:
-    """Commit offsets, as `{topic: {partition: offset}}` of a query's progress, for a group.
+    """Commit a query's progress, as `{topic: {partition: offset}}`, for a consumer group.
 
     `client` has the properties of a Kafka client. A query with `groupId` does this by itself after
     each micro-batch; this is for moving a group by hand.

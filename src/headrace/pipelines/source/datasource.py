@@ -1,4 +1,4 @@
-"""The data source `headrace` as Spark sees it: which reader or writer serves which request.
+"""The data source class for Spark: creates the reader or writer for each kind of request.
 
 Rule: options are parsed where they are used, since the same class reads and writes.
 """
@@ -20,7 +20,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name that `format` is given."""
+        """The name of the data source in `format(...)`."""
         return "headrace"
 
     def schema(self) -> StructType:

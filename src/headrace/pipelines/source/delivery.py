@@ -1,8 +1,8 @@
 """Delivery of a task's rows to the brokers, and its guarantees.
 
-A delivery is begun, is sent rows, and is committed or aborted. The one here is at-least-once: a
-task that succeeds has all of its rows on the brokers, and one that is tried again writes them
-again. `exactly_once` has the other.
+A delivery is begun, sends rows, and is committed or aborted. The one here is at-least-once: a task
+that succeeds has all of its rows on the brokers, and one that is run again writes them again. The
+other is in `exactly_once`.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from headrace.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """Which part of which query is written, and at which attempt.
+    """The identity of a write task: query, batch, partition and attempt.
 
     `query_id` and `batch_id` are None for a batch write without a name. A streaming batch that is
     planned again after a failure has the same ones.
@@ -56,8 +56,9 @@ def current_task() -> SinkTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenSpan:
-    """`rows` records of a partition, the first and the last at these offsets; others may lie
-    between them. Offsets are -1 where the broker was not asked for an answer."""
+    """A count of `rows` records written to a partition, and the first and last of their offsets;
+    other records may lie between. Offsets are -1 with `acks=0`.
+    """
 
     rows: int
     first_offset: int
@@ -68,7 +69,7 @@ class WrittenSpan:
 class WrittenRows(WriterCommitMessage):
     """The rows a task has written: sent to the driver once all of them are acknowledged.
 
-    `rows_before` are those that an earlier attempt had written, and this one did not write again.
+    `rows_before` are rows that an earlier attempt had written, and this one did not write again.
     """
 
     task: SinkTask
@@ -89,7 +90,7 @@ class TaskDelivery(Protocol):
         ...
 
     def send(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Send rows, or raise what became of earlier ones."""
+        """Send rows, or raise the error of earlier ones."""
         ...
 
     def commit(self) -> WrittenRows:
@@ -97,14 +98,14 @@ class TaskDelivery(Protocol):
         ...
 
     def abort(self) -> None:
-        """Give up: nothing more is sent. Does not raise what is known already."""
+        """Send no more rows. Does not raise errors that were raised before."""
         ...
 
 
 class PendingSends:
-    """Rows that a producer was handed, and where they went.
+    """Rows that were passed to a producer, and the partitions and offsets of acknowledged ones.
 
-    Memory is bounded by the producer's `buffer.memory`, and by the batch that Spark hands over.
+    Memory is bounded by the producer's `buffer.memory`, and by the size of Spark's batches.
     """
 
     def __init__(self, producer: Producer) -> None:
@@ -113,7 +114,7 @@ class PendingSends:
         self._unsettled: deque[ColumnsFuture] = deque()
 
     def send(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Hand rows over, and see what became of those before them."""
+        """Pass rows to the producer, and raise the error of earlier ones."""
         try:
             self._unsettled.append(self._producer.send_arrow(topic, rows))
         except (TypeError, ValueError) as error:
@@ -122,7 +123,7 @@ class PendingSends:
             self._settle()
 
     def settle(self) -> dict[TopicPartition, WrittenSpan]:
-        """Wait for the brokers' answers to all that was sent."""
+        """Wait until all sent rows are acknowledged; returns their partitions and offsets."""
         while self._unsettled:
             self._settle()
         return self._spans
@@ -140,7 +141,7 @@ class PendingSends:
 
 
 class AtLeastOnce:
-    """Rows are written when they are sent, so a task that is tried again writes them again."""
+    """Rows are written when they are sent, so a task that is run again writes them again."""
 
     def __init__(self, options: WriteOptions, task: SinkTask) -> None:
         self._options = options
@@ -152,26 +153,26 @@ class AtLeastOnce:
         self._outbox = PendingSends(self._producer)
 
     def send(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Hand rows over, and see what became of those before them."""
+        """Pass rows to the producer, and raise the error of earlier ones."""
         self._outbox.send(topic, rows)
 
     def commit(self) -> WrittenRows:
-        """Wait for the brokers' answers to all that was sent."""
+        """Wait until all sent rows are acknowledged."""
         spans = self._outbox.settle()
         self._producer.close()
         return WrittenRows(self._task, spans)
 
     def abort(self) -> None:
-        """Close the producer without waiting for what is on its way."""
+        """Close the producer without waiting for rows in flight."""
         with suppress(TimedOut):
             self._producer.close(timeout_ms=0)
 
 
 def deliver(delivery: TaskDelivery, rows: Iterable[tuple[str, pa.RecordBatch]]) -> WrittenRows:
-    """Send rows to their topics and commit; where anything fails, abort and raise.
+    """Send rows to their topics and commit; on any error abort and raise.
 
-    All rows are taken, whatever the delivery does with them: a query keeps its state in the tasks
-    that make them.
+    All rows are consumed, even if the delivery skips them: the tasks that make them keep the state
+    of the query.
     """
     delivery.begin()
     try:

@@ -31,12 +31,12 @@ from headrace.storage.stored_logs import (
 )
 from headrace.types import TopicPartition
 
-# Topics of the cluster itself, which nobody means who does not name them.
+# Prefix of internal topics, which are only read if named.
 _INTERNAL = "__"
 
 
 class StoredTopics(SourceTopics):
-    """The topics of a read, as their logs were when each was first asked about."""
+    """The topics of a read, with each log as it was when first looked up."""
 
     def __init__(self, options: ReadOptions) -> None:
         assert options.path is not None
@@ -74,7 +74,7 @@ class StoredTopics(SourceTopics):
         )
 
     def require(self) -> FoundPartitions:
-        """The same, where nothing may be missing."""
+        """The result of `find`; SourceError if a named partition or every partition is missing."""
         found = self.find()
         if found.missing:
             raise self.missing(found.missing)
@@ -87,7 +87,7 @@ class StoredTopics(SourceTopics):
         return found
 
     def missing(self, names: tuple[str, ...]) -> SourceError:
-        """The error for topics or partitions that are not there."""
+        """The error for missing topics or partitions."""
         known = {tp.topic for tp in self._directories} | {str(tp) for tp in self._directories}
         advice = suggestion(names[0], known) or "; see whether it is in another of the log.dirs"
         return SourceError(f"{self._options.path} holds no log of {listed(names)}{advice}")
@@ -97,7 +97,7 @@ class StoredTopics(SourceTopics):
 
 
 def _offset(log: StoredLog, asked: int) -> int:
-    """The offset at one of the ends of a log, or at a time."""
+    """The offset at an end of a log, or at a time."""
     if asked == EARLIEST:
         return log.start_offset
     if asked == LATEST:
@@ -108,20 +108,21 @@ def _offset(log: StoredLog, asked: int) -> int:
 
 # Direct scan: the segments of a data directory, read in parallel and without a broker.
 #
-# Rule: the planner settles which bytes of which files are read, and tasks read just these. What the
-# broker deletes in between is a DataLoss, as it would be through the broker.
+# Rule: the planner decides which bytes of which files are read, and tasks read just these. If the
+# broker deletes some in between it is a DataLoss, as with a read through the broker.
 
 
-# What one task reads: enough to be worth a task, and not so much that the last one is waited for.
+# The bytes of one task: large enough to be worth a task, and small enough that the last task does
+# not take long.
 SPLIT_BYTES_MIN = 8 * 1_048_576
 SPLIT_BYTES_MAX = 128 * 1_048_576
-# Tasks for each core, so that one that is slower than the others does not hold up everything.
+# Tasks for each core, so that a slow task does not delay the whole.
 SPLITS_PER_CORE = 2
 
 
 @dataclass(frozen=True)
 class ScanPartition(InputPartition):
-    """The input of one task: the records of a range that lie in some bytes of a segment."""
+    """The input of one task: the records of a range that lie in an extent of a segment."""
 
     range: OffsetRange
     extent: SegmentExtent
@@ -151,25 +152,25 @@ class ScanReader(SparkBatchReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The records of one task."""
 
-        # If there is nothing to read, Spark reads a partition of its own making.
+        # For an empty read Spark passes a partition of its own.
         if not isinstance(partition, ScanPartition):
             return iter(())
         return read_scan(self._options, partition)
 
 
 class FilteringScanReader(ScanReader, FilteringBatchReader):
-    """One that leaves out what the query's filters do."""
+    """A ScanReader that skips partitions and offsets excluded by the query's filters."""
 
 
 def scan_reader(options: ReadOptions) -> DataSourceReader:
-    """The reader for what Spark is doing in this process."""
+    """The reader for this process: with filter pushdown if Spark uses it."""
     return FilteringScanReader(options) if spark_pushes_filters(options) else ScanReader(options)
 
 
 def splits(
     options: ReadOptions, topics: StoredTopics, ranges: Sequence[OffsetRange], cores: int
 ) -> list[ScanPartition]:
-    """The ranges as bytes of files, in pieces for so many cores."""
+    """The ranges as extents of files, in pieces for this number of cores."""
     committed_only = options.client["isolation.level"] == "read_committed"
     if committed_only:
         ranges = [_decided(topics, range_) for range_ in ranges]
@@ -195,7 +196,7 @@ def splits(
 
 
 def _decided(topics: StoredTopics, one: OffsetRange) -> OffsetRange:
-    """The part of a range in which no transaction is open."""
+    """The part of a range before any open transaction."""
     stable = topics.log(one.topic, one.partition).last_stable_offset()
     return replace(one, end=max(min(one.end, stable), one.start))
 
@@ -222,7 +223,7 @@ class _ExtentScan:
             options.max_batch_rows,
             check_crcs=True,
         )
-        # Everything is copied out of it before the next block comes.
+        # All rows are copied out of it before the next block is read.
         self._block = bytearray(min(BLOCK_BYTES, self._limit - self._position))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -254,7 +255,7 @@ class _ExtentScan:
             self._position += found.end_position
 
     def _read_block(self, file: File) -> memoryview | None:
-        """The next bytes of the segment; None if they are not there any more."""
+        """The next bytes of the segment; None if they were deleted."""
         size = min(len(self._block), self._limit - self._position)
         data = memoryview(self._block)[:size]
         if file.read_into(self._position, data) == size:
@@ -263,7 +264,7 @@ class _ExtentScan:
         return None
 
     def _aborted_from(self, data: memoryview) -> list[AbortedTransaction]:
-        """The aborted transactions that reach into a block."""
+        """The aborted transactions that overlap a block."""
         if not self._wanted.aborted:
             return []
         try:
@@ -279,7 +280,7 @@ class _ExtentScan:
         ]
 
     def _make_room(self, data: memoryview) -> None:
-        """Have the next block hold the batch that this one holds the beginning of."""
+        """Enlarge the block buffer for a batch that does not fit it."""
         size = read_header(data, 0).size if len(data) >= HEADER_SIZE else HEADER_SIZE
         if not len(data) < size <= self._limit - self._position:
             error = CorruptBatch(f"a batch of {size} bytes is cut short")
@@ -293,7 +294,7 @@ class _ExtentScan:
         )
 
     def _lose(self, reason: str) -> None:
-        """Pass over a file, if that is allowed."""
+        """Report a file that cannot be read, and skip it if losses are allowed."""
         scanned = self._range
         self._losses.report(
             f"{scanned.topic}-{scanned.partition}: {self._path} cannot be read any more: {reason}"

@@ -1,4 +1,4 @@
-"""Errors between Spark and a topic, in words that say what to do."""
+"""Errors between Spark and a topic, with advice."""
 
 import logging
 
@@ -6,7 +6,7 @@ from headrace.errors import HeadraceError
 
 
 class SourceError(HeadraceError):
-    """A topic cannot be read or written the way the options ask for."""
+    """A topic cannot be read or written as the options demand."""
 
 
 class OptionError(SourceError):
@@ -14,7 +14,7 @@ class OptionError(SourceError):
 
 
 class DataLoss(SourceError):
-    """Records the query has not read yet are gone, and `failOnDataLoss` is true."""
+    """Records that the query has not read are gone, and `failOnDataLoss` is true."""
 
 
 ADVICE = (
@@ -25,14 +25,14 @@ _log = logging.getLogger("headrace.source")
 
 
 class LossHandling:
-    """The treatment of losses, as `failOnDataLoss` says."""
+    """The treatment of losses, according to `failOnDataLoss`."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
         self._told: set[str] = set()
 
     def report(self, what: str) -> None:
-        """DataLoss, or a warning the first time."""
+        """Raise DataLoss, or log a warning the first time."""
         if self._fail:
             raise DataLoss(f"{what}; {ADVICE}")
         if what not in self._told:

@@ -1,10 +1,10 @@
-"""Rows that are written once, however often Spark runs their task, by marks that brokers keep.
+"""Exactly-once writes: rows are written once, however often Spark runs their task.
 
-Each task writes in one transaction. Its transactional id is made of the query and the number of
-the task, so a new attempt fences the older ones; and its mark, which says that the batch is
-written, is committed in the transaction with the rows. An attempt first takes over the id, which
-ends whatever others had begun under it, and then looks at the mark: nobody but itself can change it
-from there on.
+Each task writes in one transaction. Its transactional id is made of the query and the number of the
+task, so a new attempt fences the older ones; and its mark, which records the batch as written, is
+committed in the transaction with the rows. An attempt first acquires the id, which aborts open
+transactions of earlier attempts, and then reads the mark: from then on no other attempt can change
+it.
 
 Nothing of this needs more than Kafka's protocol.
 """
@@ -31,22 +31,22 @@ from headrace.pipelines.source.read_options import listed
 from headrace.pipelines.source.write_options import WriteOptions
 from headrace.types import TopicPartition
 
-# How far the tasks of a query are, as brokers remember it: a mark for each task.
+# The progress of a query's tasks, stored by the brokers: a mark for each task.
 #
 # A mark is the committed offset of a consumer group without members that is named as the task's
-# transactional id. It is committed in the transaction that has the rows, so rows are there if and
-# only if the mark says so. The partition it is committed for has to exist and means nothing else:
+# transactional id. It is committed in the transaction that has the rows, so the rows are there if
+# and only if the mark is. The partition it is committed for has to exist and means nothing else:
 # it is the first of each topic that the rows went to. The mark of a topic has the topic's id: rows
 # in a topic that was deleted are gone, whatever has its name by now.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMark:
-    """All batches of a task up to and with this one are written.
+    """The record that all batches of a task up to and including `batch_id` are written.
 
-    `rows` is how many of the last there were, and `topic_count` to how many topics they went; both
-    are None if the commit does not tell. `topic_ids` has the topics that still have the mark, with
-    the ids they had: brokers may forget it with the topic.
+    `rows` is the number of rows of the last batch, and `topic_count` the number of topics they went
+    to; both are None if the commit has no metadata. `topic_ids` has the topics that still have the
+    mark, with the ids they had: brokers may delete it with the topic.
     """
 
     batch_id: int
@@ -55,7 +55,7 @@ class BatchMark:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def kept(self, current: Mapping[str, str]) -> list[str]:
-        """The topics that still have the rows of the batch, given the ids that topics have now."""
+        """The topics that still have the rows of the batch, given the present topic ids."""
         return sorted(name for name, known in self.topic_ids.items() if current.get(name) == known)
 
 
@@ -64,7 +64,7 @@ def mark_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The offsets to commit for a mark in a transaction with rows for these topics.
 
-    As with any group, the offset is that of what comes next.
+    As with any group, the offset is that of the next one.
     """
     named = list(topics)
     document = {"batch": batch_id, "rows": rows, "topics": len(named)}
@@ -77,9 +77,9 @@ def mark_offsets(
 
 
 def find_mark(cluster: Mapping[str, str], group: str) -> BatchMark | None:
-    """The mark of a task, if it has any; `cluster` has properties of a client.
+    """The mark of a task, or None; `cluster` has properties of a client.
 
-    Offsets of transactions that are not ended yet are waited for.
+    Waits for pending transactions.
     """
     with borrowed(cluster) as link:
         groups = GroupOffsetAdmin(link.cluster, CoordinatorLookup(link.cluster))
@@ -87,7 +87,7 @@ def find_mark(cluster: Mapping[str, str], group: str) -> BatchMark | None:
 
 
 def current_topic_ids(cluster: Mapping[str, str], topics: Iterable[str]) -> dict[str, str]:
-    """The ids of topics as the brokers have them now; a topic that is gone is left out."""
+    """The present ids of topics; a deleted topic is left out."""
     with borrowed(cluster) as link:
         return link.run(_topic_ids(link.cluster, tuple(topics)))
 
@@ -99,7 +99,7 @@ async def _topic_ids(cluster: ClusterClient, names: tuple[str, ...]) -> dict[str
 
 
 def newest(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> BatchMark | None:
-    """The mark of the latest batch: a topic that had no rows in it keeps an older one."""
+    """The mark of the latest batch: topics without rows in that batch keep an older one."""
     last = max((offset.offset for offset in committed.values()), default=None)
     if last is None:
         return None
@@ -131,18 +131,17 @@ def _number(document: Mapping[str, Any], name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-# How long a task that has failed goes on to try to tell so to the brokers. If they do not hear it,
-# the next attempt aborts the transaction, or its timeout does.
+# The time limit for a failed task to abort its transaction. If it does not succeed, the next
+# attempt aborts the transaction, or its timeout does.
 _ABORT_MS_MAX = 5_000
 
-# What brokers say to a producer whose transactional id belongs to another, and what to one whose
-# transaction they have ended.
+# Error codes for a fenced producer, and for a producer whose transaction the brokers have ended.
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _ENDED = (*_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
 
 
 class ExactlyOnce:
-    """The rows of a task in one transaction, with the mark that they are there.
+    """The rows of a task in one transaction, with the mark that records them.
 
     A task without rows does nothing at all: there is nothing that could be repeated.
     """
@@ -162,7 +161,7 @@ class ExactlyOnce:
         self._rows = 0
 
     def begin(self) -> None:
-        """Nothing yet: the first row begins a transaction."""
+        """Do nothing yet: the first row begins a transaction."""
 
     def send(self, topic: str, rows: pa.RecordBatch) -> None:
         """Send rows within the transaction, or only count them if they are written already."""
@@ -177,7 +176,7 @@ class ExactlyOnce:
                 self._outbox.send(topic, rows)
 
     def commit(self) -> WrittenRows:
-        """Commit rows and mark together; return when the coordinator has decided so."""
+        """Commit rows and mark together; return when the coordinator has decided."""
         if self._producer is None:
             return WrittenRows(self._task, {})
         if self._is_written:
@@ -195,7 +194,7 @@ class ExactlyOnce:
         return WrittenRows(self._task, spans)
 
     def abort(self) -> None:
-        """Abort the transaction if that can be done now, and close the producer in any case."""
+        """Abort the transaction if possible, and close the producer in any case."""
         if self._producer is not None:
             with suppress(HeadraceError):
                 self._producer.close(timeout_ms=_ABORT_MS_MAX)
@@ -205,7 +204,7 @@ class ExactlyOnce:
         return self._mark is not None and self._mark.batch_id >= self._batch_id
 
     def _open(self, topic: str) -> None:
-        """Fence other attempts, then see whether one of them had written the batch."""
+        """Fence other attempts, then check whether one of them has written the batch."""
         self._producer = Producer(**self._config)
         # A mark is committed for a partition that exists.
         self._producer.partitions_for(topic)
@@ -217,10 +216,10 @@ class ExactlyOnce:
             self._outbox = PendingSends(self._producer)
 
     def _valid_mark(self) -> BatchMark | None:
-        """The mark of the task, unless the rows it speaks of went with their topics.
+        """The mark of the task, unless its rows were deleted with their topics.
 
-        SinkError if only some of the topics are gone: writing the batch again would repeat the
-        rows in the others, and leaving it would lose those of the topics created again.
+        SinkError if only some of the topics are gone: writing the batch again would repeat the rows
+        in the others, and skipping it would lose those of the topics created again.
         """
         cluster = self._options.cluster()
         mark = find_mark(cluster, self._name)
@@ -239,9 +238,10 @@ class ExactlyOnce:
         )
 
     def _check_rows(self) -> None:
-        """See that the task has as many rows as when it wrote them: else some are lost, or twice.
+        """Check that the task has as many rows as when they were written: else some are lost, or
+        twice.
 
-        A later batch says nothing about this one, which somebody has run who is out of date.
+        The mark of a later batch cannot be compared: this attempt is out of date.
         """
         mark = self._mark
         assert mark is not None, "rows are compared with those of a mark"
@@ -255,7 +255,7 @@ class ExactlyOnce:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say in the words of the sink what a producer of transactions meets."""
+        """Convert the errors of a fenced or ended transaction into SinkErrors with advice."""
         try:
             yield
         except KafkaError as error:

@@ -1,7 +1,7 @@
-"""Filters that Spark pushes down: what they leave out is not fetched.
+"""Pushdown of Spark's filters: excluded partitions and offsets are not fetched.
 
-Rule: a filter may leave out too little, never a row that matches. Those that are not followed to
-the letter go back to Spark, which applies them again.
+Rule: a pushed filter may exclude too few rows, never a row that matches. Filters that are not
+applied exactly are returned to Spark, which applies them again.
 """
 
 import sys
@@ -50,7 +50,7 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass
 class OffsetFilter:
-    """The partitions and offsets that pushed-down filters leave to read."""
+    """The partitions and offsets that are left to read by the pushed filters."""
 
     on_topic: tuple[Filter, ...] = ()
     on_partition: tuple[Filter, ...] = ()
@@ -70,7 +70,7 @@ class OffsetFilter:
         return max(start, self.first_offset), until
 
     def take(self, given: Filter) -> bool:
-        """Follow a filter as far as possible; whether Spark need not apply it again."""
+        """Apply a filter as far as possible; returns whether Spark need not apply it again."""
         match given:
             case IsNotNull(attribute=(name,)):
                 return name in _NEVER_NULL
@@ -102,7 +102,7 @@ class OffsetFilter:
             case LessThanOrEqual(value=value):
                 self._narrow(0, value + 1)
             case In(value=values):
-                # What lies between the first and the last is read, so Spark must look again.
+                # All offsets between the first and the last are read, so Spark must filter again.
                 self._narrow(min(values), max(values) + 1)
                 return False
             case _:
@@ -115,9 +115,9 @@ class OffsetFilter:
             self.end_offset = end if self.end_offset is None else min(self.end_offset, end)
 
     def _take_timestamp(self, given: Filter) -> None:
-        """A lower bound prunes: before the first record that is young enough there is no other.
+        """Apply a timestamp filter: a lower bound skips all records before the first that matches.
 
-        An upper bound does not, for a record may come after others that are younger than it is.
+        An upper bound cannot, because older records may follow newer ones.
         """
         match given:
             case (
@@ -141,10 +141,10 @@ def taken(filters: Iterable[Filter]) -> tuple[OffsetFilter, list[Filter]]:
 
 
 def spark_pushes_filters(options: ReadOptions) -> bool:
-    """Whether a read is to take filters, and this process was started to push them down.
+    """Whether a read accepts filters, and Spark started this process to push them down.
 
-    Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is
-    set. It cannot be asked from here, but only then does it run this worker.
+    Spark refuses a reader that accepts filters unless `spark.sql.python.filterPushdown.enabled` is
+    set. The setting cannot be read here, but only with it does Spark run this worker.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     running = _PUSHDOWN_WORKER in sys.modules or getattr(spec, "name", "") == _PUSHDOWN_WORKER
@@ -158,14 +158,14 @@ def _column(given: Filter) -> str | None:
 
 
 def _is_about(given: Filter, kind: type) -> bool:
-    """Whether a filter compares with values of this kind only: no null, whose rules are others."""
+    """Whether a filter only compares with values of this type: null has other rules."""
     inner = given.child if isinstance(given, Not) else given
     if type(inner) not in _TESTS:
         return False
     value = getattr(inner, "value", None)
     if not isinstance(inner, In):
         return isinstance(value, kind)
-    # Spark gives a list, where its own types say tuple.
+    # Spark passes a list, although its own types say tuple.
     if not isinstance(value, tuple | list):
         return False
     return bool(value) and all(isinstance(item, kind) for item in value)

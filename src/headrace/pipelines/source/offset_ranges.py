@@ -1,4 +1,4 @@
-"""Positions in topics, the ranges between them, and how ranges are shared out among tasks."""
+"""Positions in topics, the ranges between them, and the division of ranges among tasks."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A position of a streaming query: the next offset of each partition, and the topics' ids.
+    """A position of a streaming query: the next offset of each partition, and the topic ids.
 
-    An offset means nothing in another topic of the same name, so it goes with the id of the topic
-    it was read from. A topic without an id is one whose id is not known: its broker gives none, or
-    the checkpoint is older than ids in checkpoints.
+    An offset is invalid for another topic of the same name, so it is stored with the id of its
+    topic. A topic without an id here has an unknown one: its broker has no ids, or the checkpoint
+    is older than ids in checkpoints.
     """
 
     offsets: Offsets
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def recreated(self, topic_ids: Mapping[str, str]) -> list[str]:
-        """Topics of this position that have another id now: deleted, and created again."""
+        """Topics of this position with another id now: deleted, and created again."""
         return sorted(
             topic
             for topic, topic_id in self.topic_ids.items()
@@ -42,7 +42,7 @@ class StreamOffset:
 
 
 def to_json(position: StreamOffset) -> dict[str, dict[str, Any]]:
-    """A position in the form of Spark's Kafka source, so that progress reads alike, and its ids.
+    """A position in the JSON form of Spark's Kafka source, for equal progress reports, and its ids.
 
     >>> to_json(StreamOffset({TopicPartition("a", 1): 5, TopicPartition("a", 0): 3}, {"a": "Xw"}))
     {'a': {'0': 3, '1': 5}, '#topicIds': {'a': 'Xw'}}
@@ -55,7 +55,7 @@ def to_json(position: StreamOffset) -> dict[str, dict[str, Any]]:
 
 
 def from_json(stored: Any) -> StreamOffset:
-    """The inverse of `to_json`; SourceError for what another source has stored."""
+    """The inverse of `to_json`; SourceError for the position of another kind of source."""
     try:
         offsets = {
             TopicPartition(topic, int(partition)): int(offset)
@@ -76,7 +76,7 @@ def from_json(stored: Any) -> StreamOffset:
 class OffsetRange:
     """The offsets from `start` up to but not including `end` of a partition.
 
-    `topic_id` says which topic of that name they are of, in Kafka's text form, where it is known.
+    `topic_id` is the id of the topic in Kafka's text form, if known.
     """
 
     topic: str
@@ -93,17 +93,17 @@ class RangePartition(InputPartition):
     range: OffsetRange
 
 
-# A range is not split for its own sake into less: starting a task costs as much as reading it.
+# The least offsets of an automatic split: starting a task costs as much as reading these.
 SPLIT_OFFSETS_MIN = 50_000
 
 
 def split(
     ranges: Sequence[OffsetRange], options: ReadOptions, parallelism: int
 ) -> list[OffsetRange]:
-    """The ranges in pieces, in their order; those with nothing in them are left out.
+    """The ranges in pieces, in their order, without empty ones.
 
     Every core gets a piece as long as pieces stay large. `minPartitions` and
-    `maxRecordsPerPartition` ask for smaller ones, `splitPartitions` for none at all.
+    `maxRecordsPerPartition` demand smaller ones, `splitPartitions` turns splitting off.
     """
     total = sum(max(0, range_.end - range_.start) for range_ in ranges)
     return [

@@ -1,7 +1,7 @@
-"""Which offsets a streaming query reads next: the decisions behind the calls Spark makes.
+"""The planner of a streaming query: the offset ranges of micro-batches.
 
-Rule: what Spark has stored counts. Offsets of a query never go back, and a micro-batch that is
-planned again after a failure reads what it would have read the first time.
+Rule: Spark's checkpoint is authoritative. Offsets of a query never go back, and a micro-batch that
+is planned again after a failure reads the same offsets as the first time.
 """
 
 import logging
@@ -34,7 +34,8 @@ def admitted(
 ) -> Offsets:
     """The ends of a micro-batch within the limits.
 
-    Every partition goes the same share of its way, and at least one offset, so that none starves.
+    Every partition advances by the same share of its remaining offsets, and by one at least, so
+    that none starves.
     """
     sizes = {tp: max(0, end - starts[tp]) for tp, end in ends.items()}
     share = _share(sizes, limits, bytes_per_offset)
@@ -63,15 +64,15 @@ def _share(
 
 
 class MicroBatchDelay:
-    """Whether a micro-batch is worth starting, or more records are waited for."""
+    """The delay of a micro-batch that has too few records."""
 
     def __init__(self) -> None:
         self._last_ms: int | None = None
 
     def goes_on(self, offsets: int, limits: MicroBatchLimits, now_ms: int) -> bool:
-        """Whether there are too few records, and the last micro-batch is not long ago.
+        """Whether to wait: too few records, and the last micro-batch was recent.
 
-        The first one does not wait: how long ago the last was is not known.
+        The first micro-batch does not wait: the time of the last is unknown.
         """
         too_few = limits.min_offsets is not None and offsets < limits.min_offsets
         if too_few and self._last_ms is not None and now_ms - self._last_ms < limits.max_delay_ms:
@@ -81,14 +82,14 @@ class MicroBatchDelay:
         return False
 
 
-# New partitions and topics are noticed after this long. Spark asks up to a hundred times a second.
+# The interval for finding new partitions and topics. Spark asks up to a hundred times a second.
 DISCOVERY_S = 1.0
 
 _log = logging.getLogger("headrace.source")
 
 
 class PlannerQueries(Protocol):
-    """The questions of the planner to the brokers."""
+    """The planner's requests to the brokers."""
 
     def find(self) -> FoundPartitions: ...
     def require(self) -> FoundPartitions: ...
@@ -115,7 +116,7 @@ class Planner:
         self._recreations = LossHandling(fail=options.fail_on_recreated_topics)
         self._waiting = MicroBatchDelay()
         self._initial: StreamOffset | None = None
-        # Whether the first micro-batch is to be empty, which puts `_initial` into the checkpoint.
+        # Whether the first micro-batch should be empty, which puts `_initial` into the checkpoint.
         self._settles_first = False
         self._target: Offsets | None = None
         self._ends: Offsets | None = None
@@ -125,7 +126,7 @@ class Planner:
 
     @property
     def ends(self) -> StreamOffset | None:
-        """The end offsets of the topics when last asked."""
+        """The end offsets of the topics when last looked up."""
         return None if self._ends is None else self._position(self._ends)
 
     def initial(self) -> StreamOffset:
@@ -146,7 +147,7 @@ class Planner:
         return self._initial
 
     def aim_at_now(self) -> None:
-        """Let what is there now be all that is read."""
+        """Set the present end offsets as the end of the query."""
         self._found_at_s = None
         self._target = self._ask_ends()
 
@@ -157,7 +158,8 @@ class Planner:
         if self._settles_first:
             self._settles_first = False
             if start == self._initial:
-                # Where "latest" is must not be forgotten if the first records fail.
+                # The offset that "latest" stands for must be in the checkpoint even if the first
+                # records fail.
                 return start
         self._ends = self._ask_ends()
         starts = self._still_valid(start)
@@ -179,7 +181,7 @@ class Planner:
         try:
             beginnings = self._brokers.beginnings(list(wanted))
         except UnknownTopic as error:
-            # Which topic it is, and what that means, the tasks find out.
+            # The tasks find out which topic it is, and raise or report it.
             _log.warning("%s", error.detail)
             beginnings = {}
         ranges = []
@@ -193,7 +195,9 @@ class Planner:
         return split(ranges, self._options, self._parallelism)
 
     def commit(self, position: StreamOffset) -> None:
-        """Show the group how far completed micro-batches are: for monitoring, so never fatal."""
+        """Commit the progress of completed micro-batches to the group: for monitoring, so never
+        fatal.
+        """
         group, offsets = self._options.group, position.offsets
         if group is None or not offsets or offsets == self._committed:
             return
@@ -206,15 +210,15 @@ class Planner:
     # -- partitions that come and go
 
     def _position(self, offsets: Offsets) -> StreamOffset:
-        """Offsets in the topics that were found last."""
+        """A position of these offsets, in the topics that were found last."""
         known, topics = self._found.topic_ids, {tp.topic for tp in offsets}
         return StreamOffset(offsets, {name: known[name] for name in topics if name in known})
 
     def _still_valid(self, start: StreamOffset) -> Offsets:
         """The offsets of a position without those of topics that were created again since.
 
-        Offsets of the deleted topic mean nothing in the new one, which is read from its beginning
-        if the options allow it.
+        Offsets of the deleted topic are invalid in the new one, which is read from its beginning if
+        the options allow it.
         """
         recreated = start.recreated(self._found.topic_ids)
         for topic in recreated:
@@ -245,14 +249,14 @@ class Planner:
         self._found_at_s = self._clock.monotonic()
 
     def _check_found(self, starts: Offsets) -> None:
-        """A topic that was never there is a mistake; one that was there is a loss."""
+        """Refuse a topic that never existed, as a mistake; a topic that did exist is a loss."""
         known = {tp.topic for tp in starts} | {str(tp) for tp in starts}
         never_there = tuple(name for name in self._found.missing if name not in known)
         if never_there and self._options.fail_on_data_loss:
             raise self._brokers.missing(never_there)
 
     def _reachable(self, starts: Offsets, ends: Offsets) -> Offsets:
-        """The readable end of every partition, up to the target if there is one."""
+        """The readable end of every partition, limited by the target if there is one."""
         for tp, start in starts.items():
             if tp not in ends:
                 self._losses.report(f"{tp} is gone, and the query has read it up to offset {start}")
@@ -304,8 +308,8 @@ class Planner:
 def _beginning(tp: TopicPartition, starts: Offsets, first: int) -> int:
     """The first offset of a partition that is new to the query.
 
-    One that was added to a topic begins at 0, and what it has lost since is a loss. A topic that is
-    new to the query begins with what it has.
+    A partition added to a topic begins at 0, and records deleted since are a loss. A topic that is
+    new to the query begins at its first record.
     """
     return 0 if any(known.topic == tp.topic for known in starts) else first
 

@@ -1,6 +1,6 @@
-"""Options of the data source for reads, under the names of Spark's Kafka source.
+"""Options of the data source for reads, with the names of Spark's Kafka source.
 
-Rule: texts from users become values in `read_options`, and nowhere else.
+Rule: option texts are converted to values in `read_options`, and nowhere else.
 """
 
 import re
@@ -43,13 +43,13 @@ __all__ = [
     "stream_options",
 ]
 
-# The key of the topics' ids beside the topics themselves. No topic can have this name.
+# The key of the topic ids beside the topics themselves. No topic can have this name.
 TOPIC_IDS = "#topicIds"
 
 LATEST = -1
 EARLIEST = -2
 
-# In Spark's order: the first that is given counts.
+# In Spark's order of precedence.
 STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 STRATEGY = "startingOffsetsByTimestampStrategy"
@@ -59,9 +59,10 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class BoundOffset:
-    """A point in a partition: an offset, EARLIEST, LATEST, or the first record not before a time.
+    """A position in a partition: an offset, EARLIEST, LATEST, or the first record not before a
+    time.
 
-    Exactly one of the two is set.
+    Exactly one of the two fields is set.
     """
 
     offset: int | None = None
@@ -72,7 +73,7 @@ class BoundOffset:
 class Bound:
     """The start or the end of a read: the same for all partitions, or one for each.
 
-    `latest_if_no_record` is for times: whether the end will do where no record is that young.
+    `latest_if_no_record` is for times: whether to use the end if every record is older.
     """
 
     option: str
@@ -81,11 +82,11 @@ class Bound:
     latest_if_no_record: bool = False
 
     def has(self, offset: int) -> bool:
-        """Whether it is at EARLIEST or LATEST in any partition."""
+        """Whether the bound is EARLIEST or LATEST (`offset`) in any partition."""
         return BoundOffset(offset) in (self.everywhere, *(self.each or {}).values())
 
     def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BoundOffset]:
-        """The bound of each partition; OptionError if it leaves one out or names another."""
+        """The bound of each partition; OptionError for a missing or an additional partition."""
         wanted = list(partitions)
         if self.everywhere is not None:
             return dict.fromkeys(wanted, self.everywhere)
@@ -117,12 +118,12 @@ _ASSIGN_FORM = '{"topic": [0, 1]}'
 
 
 def bound(given: Given, names: tuple[str, str, str]) -> Bound | None:
-    """The bound that the first of the options sets, if one of them is given."""
+    """The bound from the first given option of `names`, or None."""
     name = next((name for name in names if name in given.names), None)
     if name is None:
         return None
     value = given.values[name]
-    # A batch that ends after the last record ends there; only a start can be a mistake.
+    # The end of a batch may be later than its last record; only a start can be a mistake.
     fallback = names is ENDING or given.values[STRATEGY] == "latest"
     if name.endswith("OffsetsByTimestamp"):
         places = {tp: BoundOffset(time_ms=time_ms) for tp, time_ms in value.items()}
@@ -154,7 +155,7 @@ def _numbers(topics: dict[str, Any], form: str, least: int) -> dict[TopicPartiti
     found: dict[TopicPartition, int] = {}
     for topic, numbers in topics.items():
         if topic == TOPIC_IDS:
-            # Copied from the progress of a query together with its offsets.
+            # The topic ids, copied together with the offsets from the progress of a query.
             continue
         if not isinstance(numbers, dict):
             raise ValueError(f"write it as {form}")
@@ -197,7 +198,7 @@ def _columns(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def listed(items: Iterable[object]) -> str:
-    """The items in words, a few of them if they are many."""
+    """The items in words; of many only a few."""
     texts = [str(item) for item in items]
     more = len(texts) - _NAMED_MAX
     return ", ".join(texts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
@@ -210,7 +211,7 @@ _KAFKA = "kafka."
 _SUBJECTS = ("subscribe", "subscribePattern", "assign")
 
 _NO_MEMBER = "a query is a member of no group; groupId names the group to show its progress in"
-# What Spark's own source takes or refuses, and what to do here instead.
+# Options that Spark's own source accepts or refuses, with advice.
 _REFUSED = {
     "groupidprefix": _NO_MEMBER,
     "kafka.group.id": _NO_MEMBER,
@@ -386,7 +387,8 @@ READ_OPTIONS = OptionTable(
             default=None,
             doc="`start` or `ignore`: whether a stream starts where the group is.",
         ),
-        # Off, for Spark 4.3 keeps what filters left for every other use of the same DataFrame.
+        # Off by default, because Spark 4.3 reuses the filtered rows for every other use of the same
+        # DataFrame.
         Option(
             name="pushFilters",
             type=Bool(),
@@ -449,7 +451,7 @@ class ReadOptions:
 
     @property
     def servers(self) -> str:
-        """The addresses of the brokers, as messages name them."""
+        """The addresses of the brokers, for messages."""
         return self.client.get("bootstrap.servers", "the default broker")
 
     @property
@@ -464,7 +466,7 @@ class ReadOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of a read that is given these; OptionError says which is wrong and why.
+    """The checked options of a read; OptionError names the invalid option and the reason.
 
     >>> read_options({"subscribe": "a, b"}).topics
     ('a', 'b')
@@ -501,7 +503,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of a batch read, which cannot begin at the end or end at the beginning."""
+    """The options of a batch read, which cannot begin at LATEST or end at EARLIEST."""
     options = read_options(given)
     for edge, offset, word, other in (
         (options.starting, LATEST, "latest", "earliest"),
@@ -516,7 +518,7 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of a stream, which has no end."""
+    """The options of a streaming read, which has no end."""
     options = read_options(given)
     if options.ending is not None:
         raise OptionError(
@@ -543,7 +545,7 @@ def _client(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _subject(given: Given) -> dict[str, Any]:
-    """The topics that are read, as the one field of ReadOptions that has them.
+    """The topics to read, as the one field of ReadOptions for them.
 
     A data directory alone means all topics in it.
     """

@@ -1,4 +1,4 @@
-"""Batch and streaming reads as Spark calls them, and the reading of a range in a worker."""
+"""Batch and streaming readers for Spark, and the reading of a range in a worker."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -72,23 +72,23 @@ class SparkBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The records of one task."""
 
-        # If there is nothing to read, Spark reads a partition of its own making.
+        # For an empty read Spark passes a partition of its own.
         if not isinstance(partition, RangePartition):
             return iter(())
         return read_range(self._options, partition.range)
 
 
 class FilteringBatchReader(SparkBatchReader):
-    """One that leaves out what the query's filters do."""
+    """A SparkBatchReader that skips partitions and offsets excluded by the query's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what filters can be taken; those returned are for Spark to apply."""
+        """Apply the filters that can be pushed down; Spark applies the returned ones."""
         self._pruning, rest = taken(filters)
         return rest
 
 
 def batch_reader(options: ReadOptions) -> DataSourceReader:
-    """The reader for what Spark is doing in this process."""
+    """The reader for this process: with filter pushdown if Spark uses it."""
     return (
         FilteringBatchReader(options)
         if spark_pushes_filters(options)
@@ -99,14 +99,14 @@ def batch_reader(options: ReadOptions) -> DataSourceReader:
 def batch_ranges(
     options: ReadOptions, topics: SourceTopics, pruning: OffsetFilter
 ) -> list[OffsetRange]:
-    """The offsets of each partition that have to be read."""
+    """The offset range of each partition that has to be read."""
     found = topics.require()
     partitions = found.partitions
     starting = options.starting or FROM_EARLIEST
     starts = topics.resolve(starting, partitions)
     ends = topics.resolve(options.ending or TO_LATEST, partitions)
     kept = [tp for tp in partitions if pruning.keeps(tp)]
-    # The ends are known by now, so whatever is appended meanwhile is not missed.
+    # The ends are fixed by now, so a record appended meanwhile is out of range either way.
     since = None if pruning.since_ms is None else topics.since(kept, pruning.since_ms)
     firsts, lasts = topics.beginnings(kept), topics.ends(kept)
     losses = LossHandling(fail=options.fail_on_data_loss)
@@ -117,7 +117,7 @@ def batch_ranges(
             raise OptionError(
                 f"{tp} is to be read from offset {start} to {end}; check {starting.option}"
             )
-        # "Earliest" is where the partition begins, even if that has moved meanwhile.
+        # EARLIEST is the start of the log, even if that has moved meanwhile.
         if start < firsts[tp] and start < end and starting.each is not None:
             losses.report(f"{tp} begins at offset {firsts[tp]}, and {start} was to be read")
         if end > lasts[tp]:
@@ -130,13 +130,13 @@ def batch_ranges(
     return ranges
 
 
-# Reading a range of offsets in a worker: Fetch answers in, Arrow batches out.
+# Reading a range of offsets in a worker: Fetch responses in, Arrow batches out.
 #
-# Rule: the next answer is on its way while the last one is decoded and passed on to Spark, and
-# nothing is asked for that lies behind the range.
+# Rule: the next response is in flight while the last one is decoded and passed to Spark, and
+# nothing behind the range is fetched.
 
 
-# How long a broker may lag behind the offsets it told the planner, as a new leader may at first.
+# How long a broker may lag behind the planned end offsets, as a new leader may at first.
 LAG_S_MAX = 10.0
 
 _BYTES_MAX = 0x7FFF_FFFF
@@ -146,7 +146,7 @@ _SESSIONLESS = -1
 def read_range(options: "ReadOptions", range: OffsetRange) -> Iterator[pa.RecordBatch]:
     """The records of a range that its partition still has, in their order.
 
-    What is gone is a DataLoss, or with `fail_on_data_loss` off a warning in the worker's log.
+    Deleted records are a DataLoss, or with `fail_on_data_loss` off a warning in the worker's log.
     """
     with borrowed(options.client) as link:
         yield from _RangeReader(options, range, link).batches()
@@ -187,7 +187,7 @@ class _RangeReader:
                 self._link.run(asyncio.sleep(0))
 
     def _next_answer(self) -> tuple[int, Buffer, ReadableBatches] | None:
-        """The batches from the position on, and which that was; None behind the last."""
+        """The next readable batches, with their position and data; None behind the last."""
         empty_since: float | None = None
         while self._position < self._end:
             answer = self._answer()
@@ -203,7 +203,7 @@ class _RangeReader:
             found = batches_of(answer.records, self._position, aborted)
             if found is not None:
                 return self._position, answer.records, found
-            # Not one whole batch fits what was asked for, so more has to be asked for.
+            # Not one whole batch fits the requested size, so a larger size has to be requested.
             self._bytes = min(self._bytes * 2, _BYTES_MAX)
         return None
 
@@ -225,7 +225,8 @@ class _RangeReader:
             try:
                 return self._link.run(ahead)
             except (TimedOut, ConnectionFailed, Unreachable):
-                # Spark may have been busy for so long that it was not the broker's fault.
+                # Spark may have been busy for longer than the timeout, so the broker is not at
+                # fault.
                 pass
         return self._link.run(self._fetch(self._position))
 
@@ -268,7 +269,7 @@ class _RangeReader:
         return await cluster.retrying(ask, deadline)
 
     async def _check_topic_id(self, deadline: float) -> None:
-        """UnknownTopic if the topic of the range is gone, whatever has its name by now."""
+        """Raise UnknownTopic if the topic of the range was deleted, even if it was recreated."""
         name = self._tp.topic
         view = await self._cluster.refresh((name,), deadline)
         topic = view.topics.get(name)
@@ -293,7 +294,7 @@ class _RangeReader:
         )
 
     def _move_into_log(self) -> None:
-        """Go on where the log begins, if it does so in the range."""
+        """Move the position to the start of the log, if that lies in the range."""
         first, last = self._link.run(self._log_ends())
         if last < self._position:
             self._lose(self._end, f"the partition ends at offset {last}")
@@ -308,7 +309,7 @@ class _RangeReader:
         return first[self._tp], last[self._tp]
 
     def _lose(self, position: int, reason: str) -> None:
-        """Pass over offsets that nobody can read any more, if that is allowed."""
+        """Report deleted offsets, and skip them if losses are allowed."""
         if position == self._position:
             return
         self._losses.report(
@@ -317,9 +318,9 @@ class _RangeReader:
         self._position = position
 
 
-# A streaming read: Spark asks how far to go, then what that means for its tasks.
+# A streaming read: Spark requests the end offset of each micro-batch, then its partitions.
 #
-# Everything but `read` runs in one process for as long as the query does; nobody tells it to stop.
+# All methods but `read` run in one process for as long as the query does; it gets no call to stop.
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -331,7 +332,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _planner(self) -> Planner:
-        # Made when it is needed: the reader also travels to tasks, which plan nothing.
+        # Made on first use: the reader is also sent to tasks, which plan nothing.
         client = from_properties(self._options.client, "consumer")
         self._link = PooledConnection(consumer_options(**client))
         topics = SourceTopics(self._options, self._link)
@@ -342,7 +343,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit of a micro-batch; of several limits Spark takes only one."""
+        """The limit of a micro-batch; of several limits Spark uses only one."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -353,7 +354,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember what is there now: the query ends when it has been read."""
+        """Set the present end offsets as the end of the query."""
         self._planner.aim_at_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -377,11 +378,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, partition.range)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A micro-batch is complete up to here."""
+        """Note that micro-batches up to this position are complete."""
         self._planner.commit(from_json(end))
 
     def stop(self) -> None:
-        """Close the connections, should Spark say so rather than end the process."""
+        """Close the connections, if Spark calls this instead of ending the process."""
         if self._link is not None:
             self._link.close()
             self._link = None

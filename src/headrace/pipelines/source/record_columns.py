@@ -1,4 +1,4 @@
-"""The columns of a topic, and record batches decoded into the Arrow batches that Spark takes."""
+"""The columns of a topic, and record batches decoded into Arrow batches for Spark."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ _ARROW: dict[str, pa.DataType] = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestampType": pa.int32(),
-    # Spark compares types by name: what a list holds is its "element".
+    # Spark compares types by name: the items of a list are called "element".
     "headers": pa.list_(
         pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
     ),
@@ -63,14 +63,14 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 @cache
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The same as Arrow has it, to the letter: Spark takes nothing else."""
+    """The exact Arrow schema of these columns, which Spark requires."""
     return pa.schema([(name, _ARROW[name]) for name in columns])
 
 
-# Decoded columns as the Arrow batches that Spark takes.
+# Decoded columns as Arrow batches for Spark.
 #
-# Pure. Rule: memory is wrapped where it lies. Only timestamps are computed, since Spark counts
-# microseconds, and what is the same in every row is made once and sliced.
+# Pure. Rule: buffers are wrapped without a copy. Only timestamps are computed, since Spark counts
+# microseconds, and constant columns are made once and sliced.
 
 
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
@@ -79,7 +79,7 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 class ColumnArrays:
-    """Makes record batches of the wanted columns of one partition."""
+    """Makes Arrow batches of the wanted columns of one partition."""
 
     def __init__(self, columns: tuple[str, ...], tp: TopicPartition, rows_max: int) -> None:
         self._schema = arrow_schema(columns)
@@ -103,7 +103,7 @@ class ColumnArrays:
     def batches(
         self, found: Columns, end: int, *, is_log_append_time: bool
     ) -> Iterator[pa.RecordBatch]:
-        """The rows before offset `end`, some at a time."""
+        """The rows before offset `end`, in several batches."""
         kind = _LOG_APPEND_TIME if is_log_append_time else _CREATE_TIME
         length = _rows_before(found, end)
         if length == 0:
@@ -144,7 +144,7 @@ def _rows_before(found: Columns, end: int) -> int:
 
 
 def _headers(count: int, headers: HeaderColumn) -> pa.Array:
-    """A list for each record that has headers, and null for one that has none, as Kafka's has."""
+    """A list for each record with headers, and null for one without, as in Spark's Kafka source."""
     kind = arrow_schema(("headers",)).field(0).type
     pairs = [cells(pa.string(), headers.names), cells(pa.binary(), headers.values)]
     entries = pa.StructArray.from_arrays(pairs, fields=list(kind.value_type))
@@ -157,19 +157,19 @@ def _headers(count: int, headers: HeaderColumn) -> pa.Array:
     return wrapped(kind, count, buffers, nulls, children=[entries])
 
 
-# From the batches of an answer or a file to the Arrow batches that Spark gets.
+# From the batches of a response or a file to Arrow batches for Spark.
 #
-# Rule: one way for both, so that a scan of files gives what a broker would.
+# Rule: both use the same code, so that a scan of files gives the same rows as a broker.
 
 
-# What is decoded at once. Beyond it a batch of rows is no quicker, only larger.
+# The bytes decoded at once. Beyond it a batch of rows is not faster, only larger.
 DECODED_BYTES = 4 * 1_048_576
 
 
 class PartitionDecoder:
-    """Decodes the records of one partition, the wanted columns of them.
+    """Decodes the wanted columns of one partition's records.
 
-    `position` is that of the batch in the data where decoding is, or where it failed.
+    `position` is that of the batch being decoded, or that failed.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class PartitionDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """The records with offsets in [begin, end) of some batches of `data`.
 
-        Raises CorruptBatch, after what comes before it.
+        Raises CorruptBatch, after the records before it.
         """
         wanted = (header for header in headers if header.base_offset < end)
         for is_append_time, alike in groupby(wanted, attrgetter("is_log_append_time")):

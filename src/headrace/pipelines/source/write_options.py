@@ -1,4 +1,4 @@
-"""Options of the data source for writes, under the names of Spark's Kafka sink."""
+"""Options of the data source for writes, with the names of Spark's Kafka sink."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,10 +13,10 @@ from headrace.pipelines.source.errors import OptionError
 _KAFKA = "kafka."
 _GUARANTEE = "deliveryGuarantee"
 _PREFIX = "transactionalIdPrefix"
-# The names under which Delta Lake takes the same two.
+# Delta Lake's names of the same two options.
 _APP, _VERSION = "txnAppId", "txnVersion"
-# Options of a streaming query, which Spark hands to the sink too, and one that its own Kafka sink
-# takes and does not need.
+# Options of a streaming query, which Spark passes to the sink too, and one that is useless for its
+# own Kafka sink too.
 _IGNORED = ("checkpointlocation", "queryname", "outputmode", "includeheaders")
 
 _REFUSED = {
@@ -26,17 +26,17 @@ _REFUSED = {
     "subscribe": "it belongs to reading; name the topic to write to with topic",
     "path": "records are written through a broker; name it with kafka.bootstrap.servers",
 }
-# What a producer's promise depends on.
+# The producer settings that weaken the delivery guarantee.
 _PROMISES = ("acks", "enable.idempotence", "retries", "max.in.flight.requests.per.connection")
 
-# Longer than a producer's own minute, for a task may be slow to make its rows. Readers of committed
-# records wait at most so long for a task that nobody runs again.
+# Longer than a producer's default of a minute, because a task may make its rows slowly. Readers of
+# committed records wait at most so long for a failed task that is not run again.
 TRANSACTION_TIMEOUT_MS = 300_000
 _TIMEOUT = "transaction.timeout.ms"
 
 
 class Guarantee(StrEnum):
-    """The guarantee for rows of a task that Spark runs again."""
+    """The delivery guarantee for rows of a task that Spark runs again."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -96,9 +96,9 @@ NAMES = tuple(WRITE_OPTIONS)
 class WriteOptions:
     """Checked options of a write, made by `stream_write_options` or `batch_write_options`.
 
-    `client` has a producer's properties. `topic`, if it is given, is that of every row, whatever a
-    column says. `app` and `version` name a batch write, as a query's id and the number of a
-    micro-batch name a streaming one.
+    `client` has a producer's properties. `topic`, if given, is the topic of every row, and
+    overrides the column. `app` and `version` name a batch write, as a query's id and the number of
+    a micro-batch name a streaming one.
     """
 
     client: Mapping[str, str] = field(default_factory=dict)
@@ -120,13 +120,13 @@ class WriteOptions:
         return config
 
     def cluster(self) -> dict[str, str]:
-        """The properties that are not only a producer's, for others who ask the same brokers."""
+        """The properties common to all clients, for other clients of the same brokers."""
         common = {option.kafka_name for option in ADMIN_OPTIONS.values()}
         return {name: text for name, text in self.client.items() if name in common}
 
 
 def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of a streaming write, which is exactly once unless it is told otherwise.
+    """The options of a streaming write, which is exactly once by default.
 
     >>> stream_write_options({"topic": "orders", "kafka.linger.ms": "20"}).client
     {'linger.ms': '20'}
@@ -202,7 +202,7 @@ def _settled(own: Given, client: Mapping[str, str], default: Guarantee) -> Write
 def _check_client(client: Mapping[str, str], is_weak_allowed: bool) -> bool:
     """Check the producer's properties; return whether its delivery is weak, and that is allowed.
 
-    Weak is a producer that may lose or repeat records in silence.
+    A weak producer may lose or repeat records silently.
     """
     try:
         settled = producer_options(**from_properties(client, "producer"))

@@ -1,4 +1,4 @@
-"""The sink: rows of a DataFrame become records of topics."""
+"""The sink: writes rows of a DataFrame as records of topics."""
 
 import logging
 import struct
@@ -44,22 +44,21 @@ from headrace.pipelines.source.write_options import (
     stream_write_options,
 )
 
-# Whether all rows of a task have come, or only those before something failed.
+# Whether a task's stream of rows is complete, or ended early by a failure.
 #
-# Spark hands rows to a writer in Python as a stream of Arrow. If the query fails, or its Java
-# process dies, the stream breaks off, and at the end of a batch that looks as if it were complete:
-# a writer would commit a part of its rows. Behind the last row of a complete stream Spark writes a
-# number that says so. It is Spark's to read, after the writer has returned; here it is only looked
-# at.
+# Spark passes rows to a Python writer as an Arrow stream. If the query fails, or its Java process
+# dies, the stream ends early, at the end of a batch that looks complete: a writer would commit only
+# a part of its rows. Behind the last row of a complete stream Spark writes a marker number. It is
+# for Spark to read, after the writer has returned; here it is only peeked at.
 
 
 _COMPLETE = struct.pack("!i", SpecialLengths.END_OF_STREAM)
-# What Spark's worker calls the stream: since 4.3, and before.
+# The names of the stream in Spark's worker: since 4.3, and before.
 _NAMES = ("input_data_stream", "infile")
 
 
 def require_all_rows() -> None:
-    """Raise SinkError unless the stream of rows that this worker reads has come to its end."""
+    """Raise SinkError unless this worker's stream of rows is complete."""
     stream = _input_stream(sys._getframe())
     if stream is None:
         raise SinkError(
@@ -74,7 +73,7 @@ def require_all_rows() -> None:
 
 
 def _input_stream(frame: FrameType | None) -> BufferedReader | BufferedRWPair | None:
-    """The stream of the worker among whose callers this one is; nobody else hands it out."""
+    """The input stream, found in the frame of Spark's worker, as there is no API for it."""
     while frame is not None:
         if PurePath(frame.f_code.co_filename).parts[-2:] == ("pyspark", "worker.py"):
             for name in _NAMES:
@@ -89,7 +88,7 @@ _SHOWN_MAX = 60
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raise SinkError for a schema that cannot be written, with what to do about it."""
+    """Raise SinkError for a schema that cannot be written, with advice."""
     names = schema.fieldNames()
     known = ", ".join(_COLUMNS)
     for name in names:
@@ -153,10 +152,10 @@ _COLUMNS: dict[str, tuple[Callable[[DataType], bool], str, str]] = {
 def by_topic(
     batch: pa.RecordBatch, topic: str | None, first_row: int = 0
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of a batch with the topic they go to, in their order within it.
+    """The rows of a batch grouped by topic, in their order within it.
 
-    `first_row` counts the rows before, for the message about one without a topic. A batch for one
-    topic is passed on as it is; another is copied once, however many topics it has.
+    `first_row` counts the rows before, for the message about a row without a topic. A batch for a
+    single topic is passed on without a copy; another is copied once, however many topics it has.
     """
     if "topic" not in batch.schema.names:
         assert topic is not None, "checked with the schema"
@@ -207,10 +206,10 @@ def _short(value: bytes | str | None) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
-# The sink: rows of a DataFrame become records of topics.
+# The sink: writes rows of a DataFrame as records of topics.
 #
 # Spark makes a writer on the driver, where its options and columns are checked, and sends it to the
-# tasks. What a task has written is told to the driver once all of it is acknowledged.
+# tasks. A task reports its written rows to the driver once all are acknowledged.
 
 
 log = logging.getLogger("headrace.sink")
@@ -231,8 +230,8 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         """Write the rows of one task.
 
-        In a function of foreachBatch Spark tells a batch's number too, but there may be several
-        writes in it: none is named by that.
+        In a function of foreachBatch Spark has a batch number too, but the function may make
+        several writes: so the number names none of them.
         """
         options = self._options
         return _write(
@@ -242,19 +241,19 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every row is written."""
+        """Log the written rows of all tasks."""
         log.info("written: %s", _summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some tasks failed; what the others have written stays."""
+        """Log a failed write: rows of the successful tasks stay written."""
         log.warning("failed, and written nevertheless: %s", _summary(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the rows of every batch of a streaming query, in all output modes.
 
-    The complete mode, which is what `overwrite` means here, sends the whole result with each batch:
-    a compacted topic keeps the last.
+    In complete mode, for which `overwrite` is set, each batch writes the whole result: a compacted
+    topic keeps the last.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -266,11 +265,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, current_task(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Every row of the batch is written."""
+        """Log the written rows of the batch."""
         log.info("batch %d written: %s", batchId, _summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Some tasks failed; what the others have written stays, and comes again."""
+        """Log a failed batch: rows of successful tasks stay written, and will be written again."""
         log.warning("batch %d failed, and written nevertheless: %s", batchId, _summary(messages))
 
 
@@ -282,7 +281,7 @@ def _write(options: WriteOptions, task: SinkTask, batches: Iterator[pa.RecordBat
 
 
 def delivery(options: WriteOptions, task: SinkTask) -> TaskDelivery:
-    """The delivery of a task's rows to the brokers, chosen by its options."""
+    """The delivery of a task's rows, chosen by the options."""
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         return ExactlyOnce(options, task)
     return AtLeastOnce(options, task)
@@ -298,13 +297,13 @@ def _with_topics(
 
 
 def _all_of(rows: Iterator[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows, with an error behind them if there should have been more."""
+    """The rows; raises SinkError at the end if the stream is incomplete."""
     yield from rows
     require_all_rows()
 
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """The rows that tasks have written, by topic; None stands for a task that failed."""
+    """The rows that tasks have written, by topic; None stands for a failed task."""
     done = [message for message in messages if isinstance(message, WrittenRows)]
     topics = sorted({where.topic for message in done for where in message.spans})
     rows = sum(message.rows for message in done)

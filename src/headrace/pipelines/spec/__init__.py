@@ -12,11 +12,11 @@ YAML_SUFFIXES = (".yaml", ".yml")
 
 
 def load(path: Path | str) -> "Pipeline":
-    """The pipeline that a file declares, a YAML one or a Python one by its suffix, checked.
+    """The checked pipeline that a file declares, in YAML or Python by its suffix.
 
-    Raises SpecError, with a line in the text for each thing that is wrong.
+    Raises SpecError, with a line in the text for each problem.
     """
-    # Imported here so that a value of the model costs neither PyYAML nor the table of keys.
+    # Imported here so that using the model does not import PyYAML and the table of keys.
     from headrace.pipelines.spec.checks import check  # noqa: PLC0415
 
     path = Path(path)

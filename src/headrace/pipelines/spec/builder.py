@@ -39,10 +39,10 @@ from headrace.pipelines.spec.user_code import SPARK, import_file, shown_path
 
 # The arguments of the Python builder, for editors and type checkers: the keys of a file by kind.
 #
-# What they mean is in `table.py`; a test compares the two.
+# Their meaning is in `table.py`; a test compares the two.
 
 
-# A value that ends as text: an option of Spark or of a client.
+# A value that is converted to text: an option of Spark or of a client.
 Value: TypeAlias = str | int | float | bool
 Values: TypeAlias = Mapping[str, Value]
 Location: TypeAlias = str | PathLike[str]
@@ -115,7 +115,7 @@ class ConsoleKeys(TypedDict, total=False):
 
 
 class SinkKeys(TypedDict, total=False):
-    """The keys of a sink, beside what it is from."""
+    """The keys of a sink beside its input."""
 
     mode: Mode
     trigger: str
@@ -159,7 +159,7 @@ _SETTINGS = replace(PIPELINE, keys=SETTINGS, make=lambda place, **values: values
 
 
 def pipeline(name: str, **settings: Unpack[PipelineSettings]) -> "Builder":
-    """A pipeline to declare parts of. The settings are the keys of a file beside its parts.
+    """A pipeline to add parts to. The settings are the keys of a file beside its parts.
 
     Relative paths start from the directory of the file that calls this.
     """
@@ -167,7 +167,7 @@ def pipeline(name: str, **settings: Unpack[PipelineSettings]) -> "Builder":
 
 
 def json(schema: str, **more: Unpack[DecodeKeys]) -> Mapping[str, object]:
-    """For `decode`: values are JSON objects, with these columns as Spark writes them."""
+    """For `decode`: values are JSON objects, with these columns in Spark's DDL."""
     return {"format": "json", "schema": schema, **more}
 
 
@@ -177,7 +177,7 @@ def csv(schema: str, **more: Unpack[DecodeKeys]) -> Mapping[str, object]:
 
 
 def avro(schema: Schema, **more: Unpack[DecodeKeys]) -> Mapping[str, object]:
-    """For `decode`: values are Avro records of a schema, as JSON text or as Python has it."""
+    """For `decode`: values are Avro records of a schema, as JSON text or as a Python value."""
     from json import dumps  # noqa: PLC0415 - the name is that of a function here
 
     text = schema if isinstance(schema, str) else dumps(schema)
@@ -185,10 +185,10 @@ def avro(schema: Schema, **more: Unpack[DecodeKeys]) -> Mapping[str, object]:
 
 
 class Builder:
-    """A pipeline as far as it was declared; `build` gives it as a value.
+    """A pipeline being declared; `build` returns it as a value.
 
-    Each method takes the keys of its part as a file has them, and raises SpecError for what a file
-    would be refused for, with the place of the call.
+    Each method takes the keys of its part as in a file, and raises SpecError for an error that a
+    file would be refused for, with the place of the call.
     """
 
     def __init__(self, name: str, place: SourceLocation, settings: Mapping[str, object]) -> None:
@@ -201,17 +201,17 @@ class Builder:
         self._sinks: list[Sink] = []
 
     def source(self, name: str, **keys: Unpack[SourceKeys]) -> str:
-        """Declare a source: of topics, or with `format` of anything that Spark reads."""
+        """Declare a source: of topics, or with `format` of any format that Spark reads."""
         self._sources.append(self._part(SOURCE, name, _caller(), keys))
         return name
 
     def sql(self, name: str, sql: str, *, watermark: WatermarkKeys | None = None) -> str:
-        """Declare a step that is a query of sources and other steps."""
+        """Declare a step that is an SQL query of sources and other steps."""
         self._steps.append(self._part(STEP, name, _caller(), {"sql": sql, "watermark": watermark}))
         return name
 
     def deduplicate(self, name: str, input: Input, keys: str | Sequence[str]) -> str:
-        """Declare a step that has the first of the rows with equal keys."""
+        """Declare a step that keeps the first of the rows with equal keys."""
         given = {"deduplicate": self._input(input), "keys": keys}
         self._steps.append(self._part(STEP, name, _caller(), given))
         return name
@@ -236,8 +236,8 @@ class Builder:
     ) -> Any:
         """Declare a step that is a function of DataFrames; a decorator, with arguments or without.
 
-        Its name is the function's. Its inputs are the sources and steps that its parameters
-        without a default are called like, unless they are given. A parameter `spark` is given the
+        Its name is the function's. Its inputs are the sources and steps with the names of its
+        parameters without a default, unless `inputs` is given. A parameter `spark` gets the
         session.
         """
 
@@ -254,7 +254,7 @@ class Builder:
         return name
 
     def build(self) -> Pipeline:
-        """The pipeline as a value, as a file would give it; `checks.check` looks at the whole."""
+        """The pipeline as a value; `checks.check` checks it as a whole."""
         settings = dict(self._settings)
         checkpoint = settings.pop("checkpoint", "") or default_checkpoint(
             self.name, self._directory
@@ -332,7 +332,7 @@ class Builder:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """The parameters that have to be given, which are frames: all but `spark`."""
+    """The required parameters, which are frames: all but `spark`."""
     parameters = inspect.signature(function).parameters.values()
     return [
         parameter.name
@@ -352,7 +352,7 @@ def _caller() -> SourceLocation:
 
 
 def load(path: Path | str) -> Pipeline:
-    """The one pipeline that a file declares, which is imported for it.
+    """The single pipeline that a Python file declares; imports the file.
 
     Raises SpecError if there is none, if there are several, or if the import fails.
     """

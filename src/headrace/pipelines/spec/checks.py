@@ -1,6 +1,6 @@
 """Checks between the parts of a pipeline, made before Spark is started.
 
-Rule: a check yields what is wrong and goes on, so that all of it is told at once.
+Rule: a check yields a problem and continues, so that all problems are reported at once.
 """
 
 import re
@@ -54,7 +54,7 @@ _TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_LENGTH_MAX}}}")
 
 
 def title_of(part: Part) -> str:
-    """A source or step as messages name it."""
+    """The title of a source or step in messages."""
     return f"{'step' if isinstance(part, Step) else 'source'} {part.name!r}"
 
 
@@ -69,7 +69,7 @@ def told(
 
 
 def topic_problems(topics: Sequence[str], title: str, place: SourceLocation | None) -> Problems:
-    """Names that no topic can have."""
+    """Problems of invalid topic names."""
     for topic in topics:
         if topic in (".", "..") or not _TOPIC.fullmatch(topic):
             text = f"{topic!r} is not a topic name: use letters of a-z, digits, '.', '_' and '-'"
@@ -77,7 +77,7 @@ def topic_problems(topics: Sequence[str], title: str, place: SourceLocation | No
 
 
 def list_problems(names: Sequence[str], title: str, place: SourceLocation | None) -> Problems:
-    """Names that are there twice."""
+    """Problems of duplicate names."""
     doubled = {name for name in names if names.count(name) > 1}
     for name in sorted(doubled):
         yield SpecError(place, f"{title} has {name!r} twice")
@@ -86,7 +86,7 @@ def list_problems(names: Sequence[str], title: str, place: SourceLocation | None
 def column_problems(
     part: Part | None, names: Sequence[str], title: str, place: SourceLocation | None = None
 ) -> Problems:
-    """Columns that a source with a declared schema does not have; of steps only Spark can tell."""
+    """Columns that a source with a declared schema lacks; the columns of steps only Spark knows."""
     if not isinstance(part, TopicSource | FormatSource):
         return
     columns = source_columns(part)
@@ -105,7 +105,7 @@ FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 
 
 def check_sources(pipeline: Pipeline) -> Problems:
-    """Topics, schemas, decoding and options of every source."""
+    """Problems of the topics, schemas, decoding and options of sources."""
     for source in pipeline.sources:
         if isinstance(source, TopicSource):
             yield from _topic_source_problems(source)
@@ -116,7 +116,7 @@ def check_sources(pipeline: Pipeline) -> Problems:
 
 
 def check_dead_letters(pipeline: Pipeline) -> Problems:
-    """Is there a place for what cannot be decoded, and is it none that is read again?"""
+    """Problems of the dead-letter topic: missing when needed, or read by a source."""
     letters = pipeline.dead_letters
     if letters:
         yield from topic_problems((letters.topic,), "dead_letters", letters.place)
@@ -136,7 +136,7 @@ def check_dead_letters(pipeline: Pipeline) -> Problems:
 
 
 def reads_topic(source: TopicSource, topic: str) -> bool:
-    """Whether the records of a topic come to a source."""
+    """Whether a source reads a topic."""
     if source.pattern is None:
         return topic in source.topics
     try:
@@ -218,7 +218,7 @@ SERVERS = "bootstrap.servers"
 
 
 def check_sinks(pipeline: Pipeline) -> Problems:
-    """Modes, targets, and whether there is a stream to write."""
+    """Problems of modes and targets, and of sinks without a stream to write."""
     if not pipeline.sinks:
         yield SpecError(pipeline.place, "the pipeline has no sink: nothing would be run")
     parts = parts_by_name(pipeline)
@@ -267,7 +267,7 @@ def _target_problems(sink: Sink, read: Part | None) -> Problems:
 
 def _stream_problems(sink: Sink, read: list[Part]) -> Problems:
     sources = [part for part in read if isinstance(part, TopicSource | FormatSource)]
-    # A function can make a stream of its own, and SQL can read a catalog's.
+    # A function can make its own stream, and SQL can read one in a catalog.
     has_own = any(isinstance(part, PythonStep) for part in read) or not sources
     if not has_own and not any(source.streaming for source in sources):
         text = f"reads only tables ({listed(source.name for source in sources)}), and no stream"
@@ -280,7 +280,7 @@ def _circle_problems(pipeline: Pipeline, sink: Sink, read: list[Part]) -> Proble
     for part in read:
         if not isinstance(part, TopicSource) or not reads_topic(part, sink.target.topic):
             continue
-        # The same topic of another cluster is a mirror.
+        # The same topic in another cluster is a mirror.
         servers = pipeline.broker.get(SERVERS)
         written = sink.target.options.get(f"kafka.{SERVERS}", servers)
         if written == part.options.get(f"kafka.{SERVERS}", servers):
@@ -307,7 +307,7 @@ _DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check(pipeline: Pipeline) -> None:
-    """Raise SpecError for a pipeline that cannot run, with a line for each thing that is wrong."""
+    """Raise SpecError for a pipeline that cannot run, with a line for each problem."""
     parts = len(pipeline.sources) + len(pipeline.steps) + len(pipeline.sinks)
     if parts > PARTS_MAX:
         text = f"the pipeline has {parts} parts, and at most {PARTS_MAX} are allowed: split it"
@@ -409,7 +409,7 @@ def _check_watermarks(pipeline: Pipeline) -> Problems:
 
 
 def _client_options(properties: Mapping[str, str]) -> None:
-    """Every client takes these: sources, sinks and what asks the broker for its topics."""
+    """Check options that every client takes: of sources, sinks and topic lookups."""
     admin_options(**from_properties(properties, "admin"))
 
 
@@ -434,7 +434,7 @@ def _names(parts: Mapping[str, Part]) -> list[str]:
 
 
 def _input_place(step: Step, name: str) -> SourceLocation | None:
-    """The location of a name: within SQL text its own line."""
+    """The location of a name: within SQL text the line of the name."""
     if not isinstance(step, SqlStep) or step.sql_place is None:
         return step.place
     match = re.search(rf"\b{re.escape(name)}\b", step.sql)

@@ -1,4 +1,4 @@
-"""The columns that a declared schema has, where they can be told without Spark. Pure."""
+"""The columns of a declared schema, as far as they are known without Spark. Pure."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import Any
 from headrace.options import nearest
 from headrace.pipelines.spec.model import Decode, FormatSource, Source, TopicSource
 
-# What the data source gives without being asked.
+# The columns of the data source by default.
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 _TYPES = {
@@ -22,7 +22,7 @@ _FIELD = re.compile(
 
 
 def ddl_columns(schema: str) -> tuple[str, ...]:
-    """The columns of a schema as Spark writes it. Raises ValueError that says what is wrong."""
+    """The columns of a schema in Spark's DDL. Raises ValueError with the problem."""
     if schema.lstrip().startswith("{"):
         return _struct_columns(schema)
     columns = []
@@ -43,7 +43,7 @@ def ddl_columns(schema: str) -> tuple[str, ...]:
 
 
 def avro_columns(schema: str) -> tuple[str, ...]:
-    """The columns of an Avro record. Raises ValueError that says what is wrong with the schema."""
+    """The columns of an Avro record schema. Raises ValueError with the problem."""
     try:
         document = json.loads(schema)
     except ValueError as error:
@@ -60,7 +60,7 @@ def avro_columns(schema: str) -> tuple[str, ...]:
 
 
 def source_columns(source: Source) -> tuple[str, ...] | None:
-    """The columns a source gives; None where only Spark can tell, or the schema is wrong."""
+    """The columns of a source; None if only Spark knows them, or the schema is invalid."""
     try:
         match source:
             case TopicSource(decode=decode):
@@ -73,7 +73,7 @@ def source_columns(source: Source) -> tuple[str, ...] | None:
 
 
 def decoded_columns(decode: Decode) -> tuple[str, ...] | None:
-    """The columns that decoding gives, those it keeps of the record last."""
+    """The columns of a decoded value, then the kept columns of the record."""
     if decode.format == "raw":
         return None if decode.keep else RECORD_COLUMNS
     if decode.schema is None:
@@ -107,7 +107,7 @@ def _struct_columns(schema: str) -> tuple[str, ...]:
 
 
 def _split(schema: str) -> list[str]:
-    """The fields of a schema: what stands between commas outside of brackets and quotes."""
+    """The fields of a schema: the text between commas outside of brackets and quotes."""
     fields, depth, start = [], 0, 0
     quote = ""
     for at, character in enumerate(schema):

@@ -1,4 +1,4 @@
-"""Which parts of a pipeline read which, the order they are made in, the tables of a query. Pure."""
+"""Dependencies between the parts of a pipeline, their order, and the tables of a query. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from headrace.pipelines.spec.model import (
     TopicSource,
 )
 
-# Which tables a query reads, found without Spark by where their names stand.
+# The tables that an SQL query reads, found without Spark by the positions of names.
 #
 # Pure.
 #
-# Rule: a name is a table's where SQL can have nothing else: after FROM, JOIN and TABLE, and after a
-# comma between such. Names with a dot belong to Spark's catalogs, and names before a parenthesis
-# are functions; both are left out, and so are the names that a WITH gives.
+# Rule: a name is a table's if SQL allows nothing else there: after FROM, JOIN and TABLE, and after
+# a comma between such. Names with a dot belong to Spark's catalogs, and names before a parenthesis
+# are functions; both are left out, and so are the names defined by WITH.
 
 
 _TOKEN = re.compile(
@@ -37,17 +37,17 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# After these no comma of the same level is followed by a table any more.
+# After these keywords no comma of the same level is followed by a table any more.
 _ENDS = {
     *("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "WINDOW", "QUALIFY"),
     *("CLUSTER", "DISTRIBUTE", "SORT", "UNION", "EXCEPT", "MINUS", "INTERSECT"),
     *("SELECT", "VALUES", "VIEW", "SET", "|>"),
 }
-# What may stand in the place of a table and is a query.
+# Keywords that begin a query in the place of a table.
 _BEGINS = {"SELECT", "VALUES", "WITH"}
-# What may stand between FROM or JOIN and the table.
+# Keywords between FROM or JOIN and the table.
 _PASSED = {"LATERAL", "STREAM", "ONLY"}
-# Names that a source or a step cannot have, for a query could not be read with them.
+# Reserved names for sources and steps, because a query with them could not be parsed.
 RESERVED = {
     *(_ENDS - {"|>"}),
     *_PASSED,
@@ -56,13 +56,13 @@ RESERVED = {
     *("ELSE", "END", "IN", "IS", "BY", "TRUE", "FALSE", "ALL", "ANY", "EXISTS", "FOR", "CREATE"),
     *("PIVOT", "UNPIVOT"),
 }
-# Functions with a FROM of their own between their arguments.
+# Functions with a FROM between their arguments.
 _FROM_INSIDE = {"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY", "POSITION"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """`word` is what the language takes it for; nothing, if it is a name in backquotes."""
+    """A token of SQL. `word` is its keyword; empty for a name in backquotes."""
 
     text: str
     word: str
@@ -71,7 +71,7 @@ class _Token:
 
 @dataclass(slots=True)
 class _Level:
-    """Inside one pair of parentheses: is this a list of tables, and has FROM a meaning here?"""
+    """The state inside a pair of parentheses: a list of tables, and a function's own FROM."""
 
     in_tables: bool = False
     own_from: bool = False
@@ -79,17 +79,17 @@ class _Level:
 
 @lru_cache(maxsize=1024)
 def tables_read(sql: str) -> tuple[str, ...]:
-    """The tables a query reads, as they are written there, each once, in order of appearance."""
+    """The tables a query reads, as written there, without duplicates, in order of appearance."""
     tokens = _tokens(sql)
     given = _names_given(tokens)
     names = _table_names(tokens)
-    # A WITH that is called like a table can read that table, within its own parentheses.
+    # A WITH named like a table can read that table, within its own parentheses.
     read = [name for at, name in names if name.lower() not in given or at < given[name.lower()]]
     return tuple({name.lower(): name for name in reversed(read)}.values())[::-1]
 
 
 def begins_query(sql: str) -> bool:
-    """Whether a text is a query and no other statement, which Spark would run at once."""
+    """Whether a text is a query and not another statement, which Spark would run at once."""
     tokens = [token.word for token in _tokens(sql) if token.word != "("]
     return bool(tokens) and tokens[0] in ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 
@@ -107,7 +107,7 @@ def _tokens(sql: str) -> list[_Token]:
 
 
 def _table_names(tokens: list[_Token]) -> list[tuple[int, str]]:
-    """The names in the places of tables, with where they stand."""
+    """The names in table positions, each with the index of its token."""
     levels = [_Level()]
     expected = False
     found = []
@@ -115,7 +115,7 @@ def _table_names(tokens: list[_Token]) -> list[tuple[int, str]]:
         level, word = levels[-1], token.word
         before = tokens[at - 1].word if at else ""
         if token.word == "(":
-            # The parentheses of a table list are tables, all others are a matter of their own.
+            # The parentheses of a table list contain tables, all others are separate.
             levels.append(_Level(in_tables=expected, own_from=before in _FROM_INSIDE))
         elif token.word == ")":
             if len(levels) > 1:
@@ -140,13 +140,13 @@ def _table_names(tokens: list[_Token]) -> list[tuple[int, str]]:
 
 
 def _names_given(tokens: list[_Token]) -> dict[str, int]:
-    """The names that WITH gives, each with where its parentheses end."""
+    """The names defined by WITH, each with the index of its closing parenthesis."""
     partners = _partners(tokens)
     given = {}
     for at, token in enumerate(tokens[:-1]):
         if token.word != "AS" or tokens[at + 1].word != "(" or at == 0:
             continue
-        # Between the name and AS there can be the names of its columns.
+        # Between the name and AS there can be a list of columns.
         before = partners.get(at - 1, at) - 1 if tokens[at - 1].word == ")" else at - 1
         if before >= 0 and tokens[before].is_name:
             given[tokens[before].text.lower()] = partners.get(at + 1, len(tokens))
@@ -154,7 +154,7 @@ def _names_given(tokens: list[_Token]) -> dict[str, int]:
 
 
 def _partners(tokens: list[_Token]) -> dict[int, int]:
-    """Each parenthesis with the one it belongs to."""
+    """The matching parenthesis of each parenthesis."""
     partners: dict[int, int] = {}
     opened: list[int] = []
     for at, token in enumerate(tokens):
@@ -166,18 +166,18 @@ def _partners(tokens: list[_Token]) -> dict[int, int]:
     return partners
 
 
-# Which parts of a pipeline read which, and in what order they can be made.
+# The inputs of each part of a pipeline, and the order in which parts can be made.
 #
 # Pure.
 #
-# Spark finds tables whatever the case of their names, and so does all of this.
+# Spark ignores the case of table names, and so does all of this.
 
 
 Part = Source | Step
 
 
 def inputs(part: Part) -> tuple[str, ...]:
-    """The names of what a part reads, as they are written in it; a source reads nothing."""
+    """The input names of a part, as written there; a source has none."""
     match part:
         case SqlStep():
             return tables_read(part.sql)
@@ -189,12 +189,12 @@ def inputs(part: Part) -> tuple[str, ...]:
 
 
 def parts_by_name(pipeline: Pipeline) -> dict[str, Part]:
-    """Sources and steps by their names in lower case."""
+    """Sources and steps by name in lower case."""
     return {part.name.lower(): part for part in (*pipeline.sources, *pipeline.steps)}
 
 
 def needed(pipeline: Pipeline, name: str) -> list[Part]:
-    """The parts needed for the part of that name, itself last: each after its inputs."""
+    """The parts needed for the part `name`, including itself: each after its inputs."""
     made: dict[str, Part] = {}
     _add(name.lower(), parts_by_name(pipeline), made, [])
     return list(made.values())
@@ -216,7 +216,7 @@ def unused(pipeline: Pipeline) -> list[Part]:
 
 
 def dead_letter_sources(pipeline: Pipeline) -> list[TopicSource]:
-    """The sources whose bad records go to the dead-letter topic, if a sink reads them."""
+    """The sources read by a sink whose undecodable records go to the dead-letter topic."""
     read = {part.name for sink in pipeline.sinks for part in needed(pipeline, sink.input)}
     return [
         source
@@ -229,7 +229,7 @@ def dead_letter_sources(pipeline: Pipeline) -> list[TopicSource]:
 
 
 def cycles(pipeline: Pipeline) -> list[list[str]]:
-    """The circles of steps that read each other, each once, as names from its first step on."""
+    """The cycles of steps that read each other, each once, as names from its first step on."""
     parts = parts_by_name(pipeline)
     found: dict[frozenset[str], list[str]] = {}
     done: set[str] = set()
@@ -249,7 +249,8 @@ def cycles(pipeline: Pipeline) -> list[list[str]]:
 
 
 def _add(name: str, parts: dict[str, Part], made: dict[str, Part], above: list[str]) -> None:
-    # What is not there, or reads itself, has been refused by the checks; here it only has to end.
+    # Missing inputs and self-references have been refused by the checks; here the recursion only
+    # has to end.
     if name not in parts or name in made or name in above:
         return
     for input_name in inputs(parts[name]):

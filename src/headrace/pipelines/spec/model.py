@@ -1,6 +1,6 @@
 """The parts of a pipeline as values. Pure: no Spark, no files.
 
-The YAML loader and the Python decorators both make these; everything after them reads only these.
+The YAML loader and the Python builder both make these; all later stages read only these.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ class SourceLocation:
 
 
 class SpecError(ConfigError):
-    """A pipeline that cannot be run as it is declared. The text starts with the place."""
+    """A pipeline that cannot run as declared. The text starts with the place."""
 
     def __init__(self, place: SourceLocation | None, text: str) -> None:
         super().__init__(f"{place}: {text}" if place else text)
@@ -32,7 +32,7 @@ class SpecError(ConfigError):
 
 
 class SpecErrors(SpecError):
-    """Several things wrong with one pipeline, each on a line of its own in the text."""
+    """Several problems of one pipeline, each on a line of its own in the text."""
 
     def __init__(self, errors: Sequence[SpecError]) -> None:
         super().__init__(None, "\n".join(map(str, errors)))
@@ -41,7 +41,7 @@ class SpecErrors(SpecError):
 
 
 class BuildError(HeadraceError):
-    """A part of a pipeline of which Spark can make nothing: a query that names no table, say."""
+    """A part of a pipeline that Spark refuses, such as a query of an unknown table."""
 
     def __init__(
         self, place: SourceLocation | None, part: str, reason: str, advice: str = ""
@@ -54,7 +54,7 @@ class BuildError(HeadraceError):
 
 
 def raise_problems(errors: Sequence[SpecError]) -> None:
-    """Raise what was found: nothing, the one error, or all of them as one."""
+    """Raise the problems: nothing, the only error, or all of them as one."""
     if errors:
         raise errors[0] if len(errors) == 1 else SpecErrors(errors)
 
@@ -68,7 +68,7 @@ class OnError(StrEnum):
 
 
 class OutputMode(StrEnum):
-    """Which rows a batch of a query gives its sink, in Spark's words."""
+    """The rows that a batch of a query writes to its sink, in Spark's terms."""
 
     APPEND = "append"
     UPDATE = "update"
@@ -77,8 +77,9 @@ class OutputMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When batches run: every `interval` ("10 seconds"; "0 seconds" is as soon as possible), or
-    with what is there now and then no more."""
+    """The schedule of batches: every `interval` ("10 seconds"; "0 seconds" is as soon as possible),
+    or once with the data available now.
+    """
 
     interval: str = "0 seconds"
     available_now: bool = False
@@ -86,7 +87,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The allowed delay of events, by the time in one of their columns."""
+    """The allowed delay of events, by a column with their time."""
 
     column: str
     delay: str
@@ -99,9 +100,10 @@ class Decode:
     `format` is json, avro, csv or raw. `schema` is Spark's DDL ("id BIGINT, at TIMESTAMP") for json
     and csv, the JSON text of an Avro schema for avro, and None for raw, which leaves Kafka's
     columns as they are. `framing` is none or confluent (five bytes before an Avro value). `keep`
-    names Kafka's columns to have beside the decoded ones: key, topic, partition, offset, timestamp,
-    timestampType, headers; each is named in the result by its value (`{"timestamp": "received"}`).
-    `options` are Spark's own of the format. Bad records go where `on_error` says.
+    names Kafka's columns to keep beside the decoded ones: key, topic, partition, offset, timestamp,
+    timestampType, headers; each is renamed in the result to its value (`{"timestamp":
+    "received"}`). `options` are Spark's own of the format. Undecodable records are treated as
+    `on_error` says.
     """
 
     format: str = "raw"
@@ -115,8 +117,10 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """Records of topics. One of `topics` and `pattern` is set. `options` are the data source's own
-    (`startingOffsets`, `maxOffsetsPerTrigger`, `kafka.*`, ...); the pipeline's broker is added."""
+    """A source of topic records. One of `topics` and `pattern` is set. `options` are the data
+    source's own (`startingOffsets`, `maxOffsetsPerTrigger`, `kafka.*`, ...); the pipeline's broker
+    is added.
+    """
 
     name: str
     topics: tuple[str, ...] = ()
@@ -130,7 +134,7 @@ class TopicSource:
 
 @dataclass(frozen=True, slots=True)
 class FormatSource:
-    """Anything that Spark reads: files of a format at a path, or a format alone with options.
+    """A source in any format that Spark reads: files at a path, or a format with options only.
 
     With `streaming` false it is a table, read again for every run, to join with.
     """
@@ -150,8 +154,9 @@ Source = TopicSource | FormatSource
 
 @dataclass(frozen=True, slots=True)
 class SqlStep:
-    """A query whose tables are the other steps and the sources. `sql_place` is where its first line
-    is, so that a line Spark complains of can be found in the file."""
+    """A query whose tables are the other steps and the sources. `sql_place` is the place of its
+    first line, so that a line in Spark's error can be found in the file.
+    """
 
     name: str
     sql: str
@@ -191,9 +196,10 @@ Step = SqlStep | PythonStep | DeduplicateStep
 
 @dataclass(frozen=True, slots=True)
 class TopicSink:
-    """To a topic. `key`, `value`, `topic_expression`, `headers`, `partition`, `timestamp` are SQL
-    expressions over the input; the value is by default the whole row as JSON. Either `topic` or
-    `topic_expression` is set. `options` go to the data source (`kafka.compression.type`, ...)."""
+    """A topic target. `key`, `value`, `topic_expression`, `headers`, `partition`, `timestamp` are
+    SQL expressions over the input; the value is by default the whole row as JSON. Either `topic` or
+    `topic_expression` is set. `options` go to the data source (`kafka.compression.type`, ...).
+    """
 
     topic: str | None = None
     topic_expression: str | None = None
@@ -207,7 +213,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class FileSink:
-    """To files of a Spark format (parquet, json, csv, orc), each batch once."""
+    """A target of files in a Spark format (parquet, json, csv, orc), each batch written once."""
 
     format: str
     path: str
@@ -217,7 +223,7 @@ class FileSink:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSink:
-    """To a Delta table: Spark writes the files, the driver commits them with the batch's number."""
+    """A Delta table target: Spark writes files, the driver commits them with the batch number."""
 
     path: str
     partition_by: tuple[str, ...] = ()
@@ -226,7 +232,7 @@ class DeltaSink:
 
 @dataclass(frozen=True, slots=True)
 class IcebergSink:
-    """To an Iceberg table `namespace.name` of a catalog given by PyIceberg's properties."""
+    """An Iceberg table target, `namespace.name` in a catalog given by PyIceberg's properties."""
 
     table: str
     catalog: Mapping[str, str] = field(default_factory=dict)
@@ -235,8 +241,9 @@ class IcebergSink:
 
 @dataclass(frozen=True, slots=True)
 class PostgresSink:
-    """To a table of PostgreSQL, by upsert on `keys` in the transaction that also keeps the batch's
-    number. `dsn` is libpq's; `keys` empty means plain inserts."""
+    """A PostgreSQL table target, by upsert on `keys` in the transaction that also stores the
+    batch's number. `dsn` is libpq's; `keys` empty means plain inserts.
+    """
 
     dsn: str
     table: str
@@ -246,7 +253,7 @@ class PostgresSink:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSink:
-    """To the terminal, the first `rows` of each batch."""
+    """A terminal target: the first `rows` of each batch."""
 
     rows: int = 20
 
@@ -257,7 +264,8 @@ Target = TopicSink | FileSink | DeltaSink | IcebergSink | PostgresSink | Console
 @dataclass(frozen=True, slots=True)
 class Sink:
     """One streaming query: the rows of `input` go to `target`. Its trigger is the pipeline's if
-    None. `name` is the name of its checkpoint, and of its query in Spark."""
+    None. `name` is the name of its checkpoint, and of its query in Spark.
+    """
 
     name: str
     input: str
@@ -279,9 +287,10 @@ class DeadLetters:
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """A whole pipeline. `broker` has client properties by Kafka's names, `bootstrap.servers` at
-    least; `directory` is what relative paths start from; `checkpoint` is a directory Spark can
-    write (a path or a URI), with a directory for each query in it. `group` is the consumer group
-    that shows the positions of its topic sources to the brokers; its name if None was given."""
+    least; `directory` is the base of relative paths; `checkpoint` is a directory Spark can write (a
+    path or a URI), with a directory for each query in it. `group` is the consumer group that shows
+    the positions of its topic sources to the brokers; its name if None was given.
+    """
 
     name: str
     sources: tuple[Source, ...]

@@ -1,7 +1,7 @@
 """Nodes of a pipeline file before they are interpreted: text, lists, mappings, with lines.
 
-A YAML file and the arguments of the Python builder both become these, so that one table of keys
-reads both. Text has no type of its own: the key it stands under says what it is.
+A YAML file and the arguments of the Python builder are both converted to nodes, so that one table
+of keys reads both. A text has no type of its own: that is decided by its key.
 """
 
 import os
@@ -13,8 +13,9 @@ _NULLS = {"", "~", "null", "Null", "NULL"}
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Text. `plain` is without quotes, where YAML takes `null` as nothing; `text_line` is the line
-    of its first character, which for a block (`|`) is below the line it is declared on."""
+    """A text. `plain` means without quotes, where YAML reads `null` as no value; `text_line` is the
+    line of its first character, which for a block (`|`) is below the line it is declared on.
+    """
 
     text: str
     line: int
@@ -28,7 +29,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Items in order."""
+    """A list of nodes, in order."""
 
     items: "tuple[Node, ...]"
     line: int
@@ -36,7 +37,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a table with what stands under it."""
+    """A key of a table with its value node."""
 
     key: str
     node: "Node"
@@ -45,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Keys in order, none twice."""
+    """Keys in order, without duplicates."""
 
     entries: tuple[Entry, ...]
     line: int
@@ -55,8 +56,9 @@ Node = Scalar | Listing | Table
 
 
 def from_python(value: object, line: int) -> Node:
-    """The node of a Python value, all of it at one line. Raises TypeError for what is no text,
-    path, number, truth value, sequence or mapping of those."""
+    """The node of a Python value, all of it on one line. Raises TypeError for a value that is not
+    text, path, number, boolean, or a sequence or mapping of those.
+    """
     match value:
         case str():
             return Scalar(value, line, text_line=line)
@@ -79,7 +81,7 @@ def from_python(value: object, line: int) -> Node:
 
 
 def describe(node: Node) -> str:
-    """A node in a message: what stands there instead of what should."""
+    """The text for a node in an error message about an unexpected value."""
     match node:
         case Listing():
             return "a list"

@@ -1,7 +1,7 @@
-"""Sections of a pipeline file: which keys there are, which are required, what each holds.
+"""Sections of a pipeline file: the allowed and required keys, and the types of their values.
 
-The types of single values are those of `headrace.options`; structure and lines are read here.
-Rule: what is wrong is collected, not raised, so that a file is told all its errors at once.
+The types of single values are those of `headrace.options`; structure and lines are read here. Rule:
+problems are collected, not raised, so that all errors of a file are reported at once.
 """
 
 import re
@@ -28,7 +28,7 @@ from headrace.pipelines.spec.nodes import Entry, Listing, Node, Scalar, Table, d
 
 
 class InvalidValue(ValueError):
-    """A value that its key cannot take. `told` is how the sentence goes on after the key."""
+    """A value that its key does not allow. `told` is the rest of the sentence after the key."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class ReadContext:
 
 
 class KeyType(Protocol):
-    """The kind of a key's value. `read` gives the value, raises Wrong, or notes problems itself."""
+    """The type of a key's value. `read` returns it, raises InvalidValue, or notes problems."""
 
     @property
     def label(self) -> str: ...
@@ -57,7 +57,7 @@ class KeyType(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SectionKey:
-    """A key of a section: its value goes to the argument `field`, or the one of its own name."""
+    """A key of a section: its value becomes the argument `field`, by default of the same name."""
 
     name: str
     kind: KeyType
@@ -69,10 +69,10 @@ class SectionKey:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping with fixed keys, of which exactly one of `one_of` is given.
+    """A mapping with fixed keys, of which exactly one of `one_of` must be present.
 
-    `make` takes the values by name, and `place`. A section that has a `short` key can be written
-    as the value of that key alone.
+    `make` is called with the values by name, and `place`. A section with a `short` key can be
+    written as the value of that key alone.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Section:
         return [key.name for key in self.keys]
 
     def read(self, node: Node, what: str, context: ReadContext, **given: Any) -> Any:
-        """The value that `make` makes of the node; None if anything was wrong with it."""
+        """The result of `make` for the node's values; None if there was any problem."""
         if isinstance(node, Scalar) and self.short and not node.is_null:
             node = Table((Entry(self.short, node, node.line),), node.line)
         if not isinstance(node, Table):
@@ -118,7 +118,7 @@ class Section:
                 continue
             values[key.field or key.name] = read_key(key, entry, what, context)
         given = {entry.key for entry in table.entries}
-        # A key that was misspelt is not told missing as well.
+        # A misspelt key is not reported as missing too.
         meant = {nearest(name, keys) for name in given if name not in keys}
         for key in self.keys:
             if key.required and key.name not in given | meant:
@@ -133,7 +133,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class SectionVariants:
-    """One of several sections, chosen by which of their `one_of` keys is there."""
+    """One of several sections, chosen by the `one_of` key that is present."""
 
     name: str
     sections: tuple[Section, ...]
@@ -186,7 +186,7 @@ class NamedParts:
 
 
 def read_key(key: SectionKey, entry: Entry, what: str, context: ReadContext) -> Any:
-    """The value under a key; None, with a problem noted, where it is not one."""
+    """The value of a key; None, with a problem noted, if it is invalid."""
     if isinstance(key.kind, Section):
         return key.kind.read(_at(entry), f"the {key.kind.name} of {what}", context)
     if _is_null(entry.node):
@@ -200,7 +200,7 @@ def read_key(key: SectionKey, entry: Entry, what: str, context: ReadContext) -> 
 
 
 def unknown_key(name: str, what: str, known: Iterable[str]) -> str:
-    """The message for a key that nobody reads."""
+    """The message for an unknown key."""
     names = list(known)
     near = nearest(name, names)
     hint = f"did you mean {near!r}?" if near else f"the keys are {listed(names)}"
@@ -226,7 +226,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _at(entry: Entry) -> Node:
-    """The value of an entry, with the line of its key, which messages name."""
+    """The value of an entry, with the line of its key for messages."""
     match entry.node:
         case Table(entries):
             return Table(entries, entry.line)
@@ -241,7 +241,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclass(frozen=True, slots=True)
 class SingleValue:
-    """A value that is one text. `label` is its type in the documentation."""
+    """A value that is a single text. `label` is its type in the documentation."""
 
     label: str
     type: ValueType
@@ -254,7 +254,7 @@ class SingleValue:
 
 @dataclass(frozen=True, slots=True)
 class PlacedText:
-    """Text with the place where its first line is."""
+    """A text with the place of its first line."""
 
     label: str = "text"
 
@@ -266,7 +266,7 @@ class PlacedText:
 
 @dataclass(frozen=True, slots=True)
 class LocalPath:
-    """A path, relative to the directory of the file, or a URI as it is."""
+    """A path, made absolute from the directory of the file; a URI is unchanged."""
 
     label: str = "path or URI"
 
@@ -276,7 +276,7 @@ class LocalPath:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """The text of a file that is named by its path."""
+    """The text of a file, given by its path."""
 
     label: str = "path"
 
@@ -304,7 +304,7 @@ class NameList:
 
 @dataclass(frozen=True, slots=True)
 class OptionMapping:
-    """Names with values, which go on as text. As one text it is the value of `short`."""
+    """Names with values, which are kept as text. A lone text is the value of `short`."""
 
     short: str = ""
 
@@ -330,7 +330,7 @@ class OptionMapping:
 
 @dataclass(frozen=True, slots=True)
 class RenamedNames:
-    """Names out of a choice, each as it is or with another name for the result."""
+    """Names out of a choice, each optionally renamed in the result."""
 
     choices: tuple[str, ...]
 
@@ -373,20 +373,20 @@ def _one_of(values: OneOf) -> SingleValue:
 
 
 def number(least: int) -> SingleValue:
-    """A whole number."""
+    """A whole number, at least `least`."""
     return SingleValue("whole number", Int(least))
 
 
 def resolve(path: str, directory: Path) -> str:
-    """An absolute path for a local one; a URI as it is."""
+    """A local path made absolute; a URI unchanged."""
     if _URI.match(path):
         return path
-    # Not resolved further: a link in a path is the user's, and a pattern (*.csv) stays one.
+    # Not resolved further: a symbolic link is the user's choice, and a pattern (*.csv) stays one.
     return str((directory / Path(path).expanduser()).absolute())
 
 
 def _parsed(values: ValueType, text: str) -> Any:
-    """The value that a text stands for; Wrong if it is not an allowed one."""
+    """The value of a text; InvalidValue if it is not allowed."""
     shown = describe(Scalar(text, 0))
     try:
         return values.check(values.parse(text))
@@ -414,7 +414,7 @@ def _trigger(text: str) -> Trigger:
 
 
 def _starting(text: str) -> dict[str, str]:
-    """The options of the data source that start there."""
+    """The data source's options for this start."""
     if text in ("earliest", "latest"):
         return {"startingOffsets": text}
     try:

@@ -1,4 +1,4 @@
-"""Every key of a pipeline file, with what it means: reading it and docs/pipelines.md use this."""
+"""The table of all keys of a pipeline file, for reading it and for docs/pipelines.md."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +58,7 @@ def _sink(values: dict[str, Any], target: Target) -> Sink:
 
 
 def _common(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields that every sink has, taken out of the values."""
+    """The fields common to all sinks, removed from the values."""
     names = ("name", "input", "mode", "trigger", "place")
     return {name: values.pop(name) for name in names if name in values}
 
@@ -78,7 +78,7 @@ def _delta_sink(**values: Any) -> Sink:
 
 
 def _whole_sink(**values: Any) -> Sink:
-    """A sink whose one key has all of its target."""
+    """A sink whose target is the value of a single key."""
     common = _common(values)
     [target] = values.values()
     return _sink(common, target)
@@ -461,7 +461,7 @@ DEAD_LETTERS = Section(
 SOURCE = SectionVariants("source", (TOPIC_SOURCE, FORMAT_SOURCE))
 STEP = SectionVariants("step", (SQL_STEP, PYTHON_STEP, DEDUPLICATE_STEP))
 
-# What the pipeline has beside its parts: also the arguments of the Python builder.
+# The keys of a pipeline beside its parts: also the arguments of the Python builder.
 SETTINGS = (
     SectionKey("description", TEXT, "What it is for.", default="none"),
     SectionKey(
@@ -506,7 +506,7 @@ PIPELINE = Section(
     text="The whole file. Keys that begin with `x-` are left alone: a place for YAML anchors.",
 )
 
-# All of them, in the order in which a reader meets them.
+# All sections, in the order of the documentation.
 SECTIONS = (
     PIPELINE,
     *SOURCE.sections,

@@ -1,4 +1,4 @@
-"""The user's Python: files of a pipeline imported by their path, and functions found in them."""
+"""The user's Python code: pipeline files imported by path, and functions found in them."""
 
 import ast
 import importlib
@@ -20,11 +20,11 @@ from headrace.pipelines.spec.sections import listed
 
 
 def import_file(path: Path) -> ModuleType:
-    """The module of a file, run anew. Files beside it can be imported by it.
+    """Import a file anew and return its module. It can import the files beside it.
 
-    Raises SpecError, with the line of the file where it went wrong. The module is not kept among
-    those that can be imported by name: Spark then sends what its functions need to the workers,
-    which have no such module, instead of its name.
+    Raises SpecError, with the line of the file where it failed. The module is not kept among those
+    importable by name: so Spark pickles its functions by value for the workers, which have no such
+    module, instead of by name.
     """
     if not path.is_file():
         raise SpecError(None, f"{path}: no such file")
@@ -33,7 +33,7 @@ def import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise SpecError(None, f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Classes of some kinds look their module up while they are made.
+    # Some kinds of classes look up their module while they are created.
     sys.modules[name] = module
     try:
         with on_path(path.parent):
@@ -53,24 +53,24 @@ def import_file(path: Path) -> ModuleType:
 
 @contextmanager
 def on_path(directory: Path) -> Iterator[None]:
-    """Let the modules of a directory be imported, as those beside a script can be."""
+    """Make the modules of a directory importable, like those beside a script."""
     entry = str(directory.absolute())
     sys.path.insert(0, entry)
     try:
         yield
     finally:
-        # Not blindly the first: what was imported may have put others before it.
+        # Not blindly the first entry: imported modules may have inserted others before it.
         sys.path.remove(entry)
 
 
 def shown_path(path: str | Path) -> str:
-    """A path as messages name it: from the current directory, if it is below that."""
+    """The path for messages: relative to the current directory, if it is below that."""
     path = Path(path).absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _place_of(error: BaseException, path: Path) -> SourceLocation:
-    """The last line of the file itself on the way to an error."""
+    """The innermost line of the file itself in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     file = str(path.absolute())
     lines = [frame.lineno for frame in frames if frame.filename == file and frame.lineno]
@@ -81,7 +81,7 @@ SPARK = "spark"
 
 
 def load_function(function: str | Callable[..., Any], directory: Path) -> Callable[..., Any]:
-    """The function itself. Raises SpecError where there is none of that name."""
+    """The function of a step. Raises SpecError if it does not exist."""
     if not isinstance(function, str):
         return function
     module_name, _, name = function.rpartition(":")
@@ -100,7 +100,7 @@ def load_function(function: str | Callable[..., Any], directory: Path) -> Callab
 
 
 def function_problem(function: str | Callable[..., Any], directory: Path, inputs: int) -> str:
-    """The problem of a step's function, found without importing it; None if it has none."""
+    """The problem of a step's function, found without importing it; "" if there is none."""
     if not isinstance(function, str):
         return _arity_problem(_parameters_of(function), inputs, getattr(function, "__name__", "it"))
     module_name, colon, name = function.rpartition(":")
@@ -130,7 +130,7 @@ def _module_problem(module_name: str, directory: Path) -> str:
     if not all(part.isidentifier() for part in module_name.split(".")):
         return f"{module_name!r} names no module: write file.py:name or package.module:name"
     top = module_name.split(".", maxsplit=1)[0]
-    # Only the topmost, for finding one below it would import it.
+    # Only the topmost package, because finding a module below it would import the package.
     beside = PathFinder.find_spec(top, [str(directory)])
     found = top in sys.modules or beside or find_spec(top)
     return "" if found else f"there is no module {top!r}; a file is written as {top}.py:name"
@@ -158,7 +158,7 @@ def _top_level(tree: ast.Module) -> dict[str, ast.FunctionDef | None]:
     return names
 
 
-# The least and the most positional arguments a function takes beside `spark`; None is any number.
+# The least and the most positional arguments of a function beside `spark`; None is any number.
 _Arity = tuple[int, int | None]
 
 
@@ -178,7 +178,7 @@ def _parameters_of(function: Callable[..., Any]) -> _Arity:
     try:
         signature = inspect.signature(function)
     except ValueError:
-        # Some that are written in C do not say what they take.
+        # Some functions written in C have no signature.
         return 0, None
     parameters = [
         parameter for parameter in signature.parameters.values() if parameter.name != SPARK

@@ -1,4 +1,4 @@
-"""A pipeline from a YAML file: variables, syntax, nodes, and limits on all that can grow."""
+"""A pipeline from a YAML file: variables, syntax, nodes, and limits on sizes and depth."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ _BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-.*)?", re.DOT
 
 
 class UnsetVariable(ValueError):
-    """A variable that has no value and no default; `position` is where it stands in the text."""
+    """A variable without a value and a default; `position` is its place in the text."""
 
     def __init__(self, text: str, position: int) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class UnsetVariable(ValueError):
 
 
 def substitute(text: str, variables: Mapping[str, str]) -> str:
-    """The text with every reference replaced. What is put in is not looked at again."""
+    """The text with every reference replaced. Replacements are not expanded again."""
 
     def value(reference: re.Match[str]) -> str:
         if reference["escaped"]:
@@ -46,7 +46,7 @@ def substitute(text: str, variables: Mapping[str, str]) -> str:
                 reference.start(),
             )
         name, default = body["name"], body["default"]
-        # As in a shell, an empty variable has its default too.
+        # As in a shell, an empty variable takes its default too.
         found = variables.get(name)
         if default is not None:
             return found or default[2:]
@@ -70,7 +70,7 @@ except ImportError:
 
 CHARACTERS_MAX = 256 * 1024
 DEPTH_MAX = 30
-# What aliases stand for is counted each time, so that a few lines cannot mean millions.
+# The target of an alias is counted each time, so that a few lines cannot mean millions of nodes.
 NODES_MAX = 20_000
 
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map")}
@@ -86,7 +86,7 @@ class _Unreadable(Exception):
 
 
 class _YamlLoader(yaml.BaseLoader):
-    """Composes nodes, all text untyped, and no deeper than a pipeline can be."""
+    """Composes nodes, with all scalars as text, no deeper than a pipeline can be."""
 
     depth = 0
 
@@ -100,7 +100,9 @@ class _YamlLoader(yaml.BaseLoader):
 
 
 def read_nodes(text: str, context: ReadContext, variables: Mapping[str, str]) -> Node | None:
-    """The one document of a file. Problems go to the context; None if there is no going on."""
+    """The root node of a file's only document. Problems go to the context; None if it is
+    unreadable.
+    """
     if len(text) > CHARACTERS_MAX:
         context.problem(1, f"too large for a pipeline: more than {CHARACTERS_MAX} characters")
         return None
@@ -135,7 +137,7 @@ def _compose(text: str) -> Any:
 
 
 class _Conversion:
-    """PyYAML's nodes into ours."""
+    """Converts PyYAML nodes to nodes of `nodes`."""
 
     def __init__(self, context: ReadContext, variables: Mapping[str, str]) -> None:
         self._context = context
@@ -198,7 +200,7 @@ class _Conversion:
             if not isinstance(table, Table):
                 self._context.problem(table.line, "what << takes in must be a mapping")
                 continue
-            # The first of several wins.
+            # Of several merged tables the first one wins.
             entries = {entry.key: entry for entry in table.entries} | entries
         return entries
 
@@ -207,15 +209,15 @@ def _too_deep() -> str:
     return f"nested too deeply: more than {DEPTH_MAX} levels"
 
 
-# Set for every file, for values that are neither paths nor relative to the file by themselves.
+# Set for every file, for values that are neither paths nor made relative to the file.
 DIRECTORY_VARIABLE = "PIPELINE_DIR"
 
 
 def load(path: Path | str, variables: Mapping[str, str] | None = None) -> Pipeline:
-    """The pipeline that a file declares; `variables` instead of the environment's, if given.
+    """The pipeline that a file declares, with `variables` or those of the environment.
 
-    Raises SpecError, with a line in the text for each thing that is wrong. References between the
-    parts are not looked at: that is `checks.check`.
+    Raises SpecError, with a line in the text for each problem. References between the parts are not
+    checked: that is `checks.check`.
     """
     path = Path(path)
     try:
@@ -229,7 +231,7 @@ def load(path: Path | str, variables: Mapping[str, str] | None = None) -> Pipeli
 
 
 def parse(text: str, path: Path, variables: Mapping[str, str]) -> Pipeline:
-    """The pipeline of a text that is, or could be, in the file at `path`."""
+    """The pipeline in a text, as if it were the file at `path`."""
     directory = path.parent.absolute()
     context = ReadContext(str(path), directory)
     root = read_nodes(text, context, {DIRECTORY_VARIABLE: str(directory), **variables})

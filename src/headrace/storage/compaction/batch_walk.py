@@ -108,7 +108,7 @@ def read_record(
     position: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Parse the record at `position`; return where it ends, or -1 if it is malformed."""
+    """Parse the record at `position`; return its end, or -1 if it is malformed."""
     size: cython.longlong
     end: cython.Py_ssize_t
     size, position = _number(data, position, limit)

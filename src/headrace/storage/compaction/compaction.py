@@ -279,7 +279,8 @@ class Compaction:
         self.bytes_before = self.bytes_after = 0
 
     def steps(self) -> Iterator[CompactionProgress | SegmentReplacement]:
-        """Do the work in steps. The caller makes each Replacement before it goes on, or gives up.
+        """Do the work in steps. The caller carries out each SegmentReplacement before it continues,
+        or gives up.
 
         StorageError if the disk fails, CorruptBatch if a batch is damaged. New files that have not
         replaced others are removed then, and when the iterator is closed.
@@ -469,7 +470,7 @@ class _SegmentWalk:
 
     @property
     def last_at(self) -> int:
-        """The position in the buffer where the segment ends, or -1 if that is not read yet."""
+        """The position in the buffer of the segment's end, or -1 if that is not read yet."""
         return self.end if self._next == self._limit else -1
 
     @property
@@ -531,7 +532,7 @@ class _SegmentWalk:
 
 
 def _with_ends(segments: Sequence[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
-    """Each segment with the offset where it ends."""
+    """Each segment with its end offset."""
     for number, segment in enumerate(segments, 1):
         is_last = number == len(segments)
         yield segment, end_offset if is_last else segments[number].base_offset

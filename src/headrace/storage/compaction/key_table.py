@@ -319,7 +319,7 @@ class KeyIndexer:
             self.skip_batch(header)
 
     def skip_batch(self, header) -> None:
-        """Go on behind a batch whose keys need not be indexed."""
+        """Continue behind a batch whose keys need not be indexed."""
         self.next_offset = max(self.next_offset, header.next_offset)
 
 

@@ -19,7 +19,7 @@ _RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class ClosedSegment(Protocol):
-    """A closed segment, as far as a plan needs it."""
+    """A closed segment, with the properties that a plan needs."""
 
     @property
     def base_offset(self) -> int: ...
@@ -43,17 +43,17 @@ class CompactionPlan(Generic[SegmentT]):
     end_offset: int
     clean_bytes: int
     dirty_bytes: int
-    # Whether a record was not compacted for longer than max.compaction.lag.ms.
+    # Whether a record has waited for compaction longer than max.compaction.lag.ms.
     is_overdue: bool
 
     @property
     def dirty_ratio(self) -> float:
-        """The part of the bytes of the plan that was not compacted before."""
+        """The share of the bytes of the plan that was not compacted before."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
     def is_due(self, config: TopicConfig) -> bool:
-        """Whether the log is to be compacted now."""
+        """Whether the log should be compacted now."""
         if not self.dirty_bytes:
             return False
         return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio

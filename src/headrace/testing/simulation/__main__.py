@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def _tell(outcome: RunOutcome, options: argparse.Namespace) -> None:
-    """Say what came of a run, and how to repeat it if something is wrong."""
+    """Print the result of a run, and after a failure the command that repeats it."""
     _say(
         f"seed {outcome.seed}: {outcome.problem or 'ok'} ({outcome.virtual_s:.0f} s simulated,"
         f" {outcome.faults} faults, {outcome.acknowledged} acknowledged,"

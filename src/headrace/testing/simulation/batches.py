@@ -1,4 +1,4 @@
-"""Batches of a log, and what of them is compared between replicas."""
+"""Batches of a log, and their fields that are compared between replicas."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ class ComparedBatch(NamedTuple):
 
 
 def batches(log: Log, start: int, end: int) -> Iterator[ComparedBatch]:
-    """Every batch between two offsets; those of a log that is offline or closed end there."""
+    """The batches between two offsets, as far as the log can be read."""
     offset = start
     while offset < end:
         try:
@@ -44,7 +44,7 @@ def batches(log: Log, start: int, end: int) -> Iterator[ComparedBatch]:
 
 
 def batches_in(data: bytes) -> Iterator[ComparedBatch]:
-    """Every whole batch of some bytes."""
+    """The whole batches in some bytes."""
     position = 0
     while position + _HEADER_BYTES <= len(data):
         base = int.from_bytes(data[position : position + 8], "big")
@@ -52,7 +52,7 @@ def batches_in(data: bytes) -> Iterator[ComparedBatch]:
         batch = data[position : position + size]
         if len(batch) < size or size < _HEADER_BYTES:
             return
-        # Every field of a batch's header has its place.
+        # The fields of a batch's header are at fixed positions.
         attributes = int.from_bytes(batch[21:23], "big")
         yield ComparedBatch(
             base,
@@ -68,7 +68,7 @@ def batches_in(data: bytes) -> Iterator[ComparedBatch]:
 
 
 def units(topic: str, found: Iterable[ComparedBatch]) -> Iterator[tuple[int, int]]:
-    """The offset and a checksum of every batch, or where compaction rewrites them, record."""
+    """The offset and checksum of every batch, or for compacted topics of every record."""
     for batch in found:
         if not is_compacted(topic):
             yield batch.base_offset, zlib.crc32(batch.data)
@@ -87,5 +87,5 @@ def units(topic: str, found: Iterable[ComparedBatch]) -> Iterator[tuple[int, int
 
 
 def is_compacted(topic: str) -> bool:
-    """Whether records of a topic are taken away by compaction."""
+    """Whether a topic is compacted."""
     return topic in _COMPACTED

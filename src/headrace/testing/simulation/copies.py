@@ -1,8 +1,8 @@
-"""Which disks hold each committed record, and what faults took from them.
+"""The account of which disks hold each committed record, and of losses by faults.
 
-Rule: a committed record may be lost only if a fault took it from every disk that held it. What a
-broker removes by itself is never an excuse. Kept for batches by their first offset, and where
-compaction rewrites batches for records.
+Rule: a committed record may be lost only if a fault took it from every disk that held it. A
+deletion by a broker itself is never an excuse. Kept for batches by their first offset, and for
+records in compacted topics, whose batches are rewritten.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from headrace.testing.simulation.batches import ComparedBatch, batches_in, is_co
 from headrace.testing.simulation.simulated_disk import SimulatedDisk
 from headrace.types import TopicPartition
 
-# A partition of a topic that was deleted and made again is another one.
+# A topic that was deleted and created again has other partitions.
 Place = tuple[bytes, TopicPartition]
 
 _CRC_AT, _CRC_FROM = 17, 21
@@ -40,18 +40,18 @@ class _CommittedCopy:
 
 
 class Copies:
-    """The account of one run."""
+    """The account of committed records in one run."""
 
     def __init__(self) -> None:
         self._held: dict[Place, dict[int, _CommittedCopy]] = {}
         self._damaged: set[tuple[str, str]] = set()
-        # What was overwritten after every disk had lost it.
+        # Units that were overwritten after every disk had lost them.
         self._replaced: dict[TopicPartition, list[CommittedUnit]] = {}
 
     def hold(self, place: Place, unit: CommittedUnit, host: str) -> None:
-        """A host's log has a committed unit; ValueError if it had another one there before.
+        """Note that a host's log has a committed unit; ValueError if it replaces another one there.
 
-        `lost` says whether it may.
+        `lost` has the units that may be replaced.
         """
         held = self._held.setdefault(place, {})
         copy = held.get(unit.offset)
@@ -65,7 +65,7 @@ class Copies:
         copy.hosts.add(host)
 
     def harmed(self, host: str, disk: SimulatedDisk, root: str) -> None:
-        """A fault took something from a disk: forget what is not there any more."""
+        """Remove units from the account of a disk that a fault took from it."""
         names = {partition for _, partition in self._held}
         intact = {
             name: intact_units(
@@ -80,7 +80,7 @@ class Copies:
                     copy.hosts.discard(host)
 
     def damaged(self, host: str, directory: str) -> None:
-        """A log was damaged: none of it counts, for it is set aside as a whole."""
+        """Note damage to a log: none of its units count, for it is set aside as a whole."""
         self._damaged.add((host, directory))
         for (_, partition), held in self._held.items():
             if str(partition) == directory:
@@ -88,18 +88,18 @@ class Copies:
                     copy.hosts.discard(host)
 
     def was_damaged(self, host: str, partition: TopicPartition) -> bool:
-        """Whether a fault has ever damaged the log that a host has, or had, of a partition."""
+        """Whether a fault has ever damaged a host's log of a partition."""
         return (host, str(partition)) in self._damaged
 
     def holders(self, partition: TopicPartition, offset: int) -> set[str]:
         """The disks that still hold the record at an offset; none if it may be lost.
 
-        Offset -1 is that of a record whose place its producer was not told.
+        Offset -1 means that the producer does not know the record's offset.
         """
         if offset < 0:
             return set() if partition in self.lost() else {"a disk"}
         covering = [copy for copy in self._copies_of(partition) if copy.covers(offset)]
-        # Other batches may have taken the place of a lost one, and begin elsewhere.
+        # Other batches may have replaced a lost one, with other boundaries.
         if not all(copy.hosts for copy in covering):
             return set()
         return set().union(*(copy.hosts for copy in covering))
@@ -111,7 +111,7 @@ class Copies:
                 yield from held.values()
 
     def lost(self) -> dict[TopicPartition, list[CommittedUnit]]:
-        """The records that no disk holds any more, through faults alone, by partition."""
+        """The units that no disk holds any more, by faults alone, by partition."""
         found = {name: list(replaced) for name, replaced in self._replaced.items()}
         for (_, name), held in self._held.items():
             gone = [copy.unit for copy in held.values() if not copy.hosts]
@@ -121,7 +121,7 @@ class Copies:
 
 
 def units_of(topic: str, found: Iterable[ComparedBatch]) -> Iterator[CommittedUnit]:
-    """Batches as the units that the account is kept in."""
+    """Batches as units of the account."""
     for batch in found:
         for offset, checksum in units(topic, [batch]):
             last = offset if is_compacted(topic) else batch.last_offset
@@ -129,7 +129,7 @@ def units_of(topic: str, found: Iterable[ComparedBatch]) -> Iterator[CommittedUn
 
 
 def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mapping[int, int]:
-    """The checksums of what the files of a log have, by offset, up to the first damage or gap."""
+    """The checksums in the files of a log, by offset, up to the first damage or gap."""
     contents = {
         path.removesuffix(LOG_SUFFIX): content
         for path, content in files.items()
@@ -153,6 +153,6 @@ def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mappi
 
 
 def is_valid(data: bytes) -> bool:
-    """Whether a batch is what was written, by its checksum."""
+    """Whether the checksum of a batch is correct."""
     crc = int.from_bytes(data[_CRC_AT:_CRC_FROM], "big")
     return len(data) >= max(HEADER_SIZE, LOG_OVERHEAD) and crc32c(data[_CRC_FROM:]) == crc

@@ -1,4 +1,4 @@
-"""Damage to the files of a stopped broker: what kinds of files there are, and what happens to one.
+"""Damage to the files of a stopped broker: kinds of files, and kinds of damage.
 
 The simulator and the long run against real processes (`tools/soak_damage.py`) both use it.
 """
@@ -24,7 +24,7 @@ from headrace.storage.segment import (
 SEGMENT = "segment"
 DIRECTORY = "directory"
 METADATA = "metadata"
-# After these a replica's log is not what it was: others have to have its records.
+# Damage to these changes a replica's log: other replicas must have its records.
 HARMS_LOG = frozenset({SEGMENT, DIRECTORY})
 
 _SECTOR_BYTES = 512
@@ -35,7 +35,7 @@ _SUFFIXES = {
     ABORTED_SUFFIX: "aborted transactions",
     SNAPSHOT_SUFFIX: "producer snapshot",
 }
-# Files that a broker is about to remove or to put in place.
+# Files that a broker is about to delete or to rename into place.
 _PASSING = (".tmp", ".part", DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
@@ -52,12 +52,12 @@ class DamageTarget(NamedTuple):
 
     @property
     def is_metadata(self) -> bool:
-        """Whether the node's place in the quorum depends on it."""
+        """Whether the node's state in the quorum depends on the file."""
         return self.kind.startswith(METADATA)
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file, by its path in a data directory; empty if no broker relies on it."""
+    """The kind of a file, by its path in a data directory; empty if it is irrelevant to brokers."""
     directory, _, name = path.rpartition("/")
     if name == LOCK or name.endswith(_PASSING):
         return ""
@@ -75,7 +75,7 @@ def kind_of(path: str) -> str:
 def choose(
     paths: Iterable[str], rng: Random, kinds: Sequence[str] | None = None
 ) -> DamageTarget | None:
-    """One of a broker's files: a kind first, so that small files get their turn."""
+    """A random file of a broker: first a kind, so that small files are chosen too."""
     by_kind: dict[str, list[str]] = {}
     for path in paths:
         kind = kind_of(path)
@@ -94,7 +94,7 @@ def choose(
 
 
 def damaged(content: bytes, rng: Random) -> tuple[str, bytes | None]:
-    """The description of the damage, and the content left; None if the file is gone."""
+    """Random damage: its description, and the content left; None if the file is deleted."""
     way = rng.choice(("flip", "flip", "zero", "cut", "empty", "remove"))
     if not content or way == "remove":
         return "removed", None

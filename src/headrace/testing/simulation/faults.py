@@ -1,10 +1,11 @@
-"""Faults from a seed, against brokers, the network and its requests, which may arrive twice.
+"""Faults from a seed, against brokers, disks, the network, and by duplicated requests.
 
 Each kind of fault is a coroutine that does harm, waits, and repairs it. As in swarm testing a run
 has only some of the kinds, so that rare combinations get their turn.
 
-TCP hides lost packets: a link that loses them delays what it carries (`clog`) or breaks connections
-(`reset`). Duplicates and reordering are requests that come again later, see `RequestReplays`.
+TCP hides lost packets: a link that loses them delays its data (`clog`) or breaks connections
+(`reset`). Duplicates and reordering are requests that are delivered again later, see
+`RequestReplays`.
 """
 
 import asyncio
@@ -37,8 +38,8 @@ from headrace.testing.simulation.simulated_network import SimulatedTransport
 # Requests that arrive twice, and late: duplication and reordering, as TCP lets them happen.
 #
 # Inside one connection bytes are neither doubled nor swapped. But a request may be sent again over
-# another connection, and what a dead or cut-off process had sent may arrive after what others sent
-# since. So whole requests are kept, and some are delivered once more, a while later, by the test.
+# another connection, and requests of a dead or cut-off process may arrive after later requests of
+# others. So whole requests are kept, and some are delivered once more, a while later, by the test.
 
 
 _KEPT = 50  # Of each API: most requests are fetches, and would drive the others out.
@@ -50,7 +51,7 @@ _VERSION_WITH_BUMP = 2
 
 
 class SentRequest(NamedTuple):
-    """A whole frame that a machine sent to another."""
+    """A whole request frame, from one machine to another."""
 
     source: Machine
     target: Machine
@@ -68,12 +69,13 @@ class SentRequest(NamedTuple):
 
 
 class RequestReplays:
-    """Keeps requests that were sent lately, and delivers one again when asked to."""
+    """Keeps recent requests, and delivers one again on demand."""
 
     def __init__(self, simulation: Simulation, rng: Random, transaction_version: int) -> None:
-        """Of clients that speak `transaction_version` 1 no end of a transaction comes again.
+        """With `transaction_version` 1, requests that end a transaction are not delivered again.
 
-        Nobody can tell that it is not of the next one, since the epoch is the same (KIP-890).
+        They cannot be told from those of the next transaction, since the epoch is the same
+        (KIP-890).
         """
         self._left_out = _ENDS if transaction_version < _VERSION_WITH_BUMP else ()
         self._simulation = simulation
@@ -83,7 +85,7 @@ class RequestReplays:
         simulation.network.on_write = self._wrote
 
     async def replay(self) -> None:
-        """Deliver one request again: one of the recent ones of an API, chosen at random."""
+        """Deliver a recent request again: of a random API, a random one."""
         network, now = self._simulation.network, self._simulation.now
         recent = {
             api_key: found
@@ -154,7 +156,7 @@ KINDS = (
     "kill_client",
     "impostor",
 )
-# Only where an account is kept of what every disk holds (`copies`).
+# Only with an account of the content of every disk (`copies`).
 DAMAGE_KINDS = ("blackout", "damage", "full_disk", "failing_disk", "slow_disk", "late")
 _KIND_CHANCE = 0.5
 _DOWN_S, _CUT_S, _PAUSE_S, _CLOG_S = 1.5, 3.0, 2.0, 1.0
@@ -163,10 +165,10 @@ _STOP_POLLS = 100
 _FULL_S = 4.0
 _LONE_S = 8.0
 _ERRORS = ("read_error", "write_error", "fsync_error")
-# On a busy machine: for how long it is, and how long at most a broker, or all of them, do not run.
+# On a busy machine: its duration, and the longest time that a broker, or all of them, do not run.
 _BUSY_S, _STARVED_S, _STALL_S = 6.0, 0.4, 6.0
 _STALL_GAP_S = 1.0
-# A fault lasts at most so long after the last one has begun.
+# The longest duration of a fault after the last one has begun.
 _TAIL_S = 3.0
 
 
@@ -175,9 +177,9 @@ class Faults:
 
     Rule: records that were acknowledged may be in the page caches of the in-sync replicas only. So
     power, or a disk, is lost by one machine at a time, and only while every replica is in sync; and
-    until all are again, no broker is killed. Otherwise those that were killed leave the ISRs first,
-    and who lacks records is the last in sync. If the cluster flushes before it acknowledges
-    (`durable`), any machine may lose power at any time.
+    until all are again, no broker is killed. Otherwise the killed brokers would leave the ISRs
+    first, and the last broker in sync would lack records. If the cluster flushes before it
+    acknowledges (`durable`), any machine may lose power at any time.
 
     With `copies`, an account of which disks hold what, there are faults that take more: power is
     lost by any number of machines at any time, files are damaged, disks are full, fail or are slow.
@@ -198,7 +200,7 @@ class Faults:
         copies: Copies | None = None,
         damage_kinds: Sequence[str] | None = None,
     ) -> None:
-        """`mortals` are those of the clients that can be killed, and do their work from anew."""
+        """`mortals` are clients that may be killed, and restart their work."""
         simulation = cluster.simulation
         self._cluster = cluster
         self._clients = list(clients)
@@ -216,22 +218,22 @@ class Faults:
         known = KINDS if copies is None else (*KINDS, *DAMAGE_KINDS)
         chosen = [kind for kind in known if self._rng.random() < _KIND_CHANCE]
         self.kinds = tuple(kinds or chosen or known)
-        # What was damaged, to be told in a report.
+        # Descriptions of all damage, for a report.
         self.damage: list[str] = []
         self._has_damaged = False
         if copies is not None:
             for host in cluster.hosts:
                 host.disk.on_harm = partial(copies.harmed, host.name, host.disk, DATA)
         self.count = 0
-        # How far clocks were set ahead, by host.
+        # The seconds that clocks were set ahead, by host.
         self._jumped_s: dict[str, float] = {}
         self._has_lost = False
         self._is_busy = False
-        # No fault lasts much longer than this.
+        # The time by which the faults should be over.
         self._repaired_by = inf
 
     async def run(self, seconds: float, on_last: Callable[[], None] = lambda: None) -> None:
-        """Begin faults at random moments for so long; returns when all are repaired.
+        """Begin faults at random moments for this time; returns when all are repaired.
 
         `on_last` is called when no more of them begin.
         """
@@ -252,7 +254,7 @@ class Faults:
             # A broker that is an hour behind its clients refuses their timestamps.
             self._jump(host, -self._jumped_s.get(host.name, 0.0))
             self._cluster.bring_up(host)
-        # What was begun on a slow disk takes its time, though the disk is quick again.
+        # Operations begun on a slow disk take their time, though the disk is fast again.
         slow_until = max(host.slow_until for host in self._cluster.hosts)
         await asyncio.sleep(max(0.0, slow_until - self._simulation.now))
 
@@ -260,7 +262,7 @@ class Faults:
         await asyncio.sleep(self._duration(mean_s))
 
     def _duration(self, mean_s: float) -> float:
-        """A random time that is over soon after the last fault has begun."""
+        """A random duration that ends soon after the last fault has begun."""
         return min(self._rng.expovariate(1 / mean_s), self._left_s())
 
     def _left_s(self) -> float:
@@ -270,7 +272,7 @@ class Faults:
         return self._rng.choice(self._cluster.hosts)
 
     def _is_fragile(self) -> bool:
-        """Whether something is lost that is not yet copied from others again."""
+        """Whether a disk has lost data that are not yet replicated again."""
         self._has_lost = self._has_lost and not self._cluster.is_whole()
         return self._has_lost
 
@@ -310,7 +312,7 @@ class Faults:
             self._cluster.bring_up(host)
 
     async def _damage(self) -> None:
-        """Stop a broker, perhaps others too, and damage a file of it before they start again."""
+        """Stop a broker, perhaps others too, and damage one of its files before the restart."""
         if self._has_damaged and not self._cluster.is_whole():
             return
         self._has_damaged = True
@@ -322,7 +324,7 @@ class Faults:
         hosts = [victim] + [host for host in hosts if host is not victim]
         for host in hosts:
             await self._stop(host)
-        # Another fault may have started it.
+        # Another fault may have started the broker.
         self._cluster.take_down(victim, power_loss=False)
         self._damage_file(victim)
         self._rng.shuffle(hosts)
@@ -331,9 +333,9 @@ class Faults:
             self._cluster.bring_up(host)
 
     async def _damage_lone(self, host: Host) -> None:
-        """Damage a file of a broker without replicas; if it does not go on, bring the file back.
+        """Damage a file of a broker without replicas; if it does not recover, restore the file.
 
-        It may refuse to start, or keep a log offline, and must not lose what the file still has.
+        It may refuse to start, or keep a log offline, and must not lose the rest of the file.
         """
         await self._stop(host)
         contents = {path: bytes(node.cache) for path, node in host.disk.files(DATA)}
@@ -345,7 +347,7 @@ class Faults:
             self._cluster.bring_up(host)
 
     def _restore(self, host: Host, path: str, contents: dict[str, bytes]) -> None:
-        """Bring back a file, or the files of a directory, as from a backup."""
+        """Restore a file, or the files of a directory, as from a backup."""
         for name, content in contents.items():
             if name == path or name.startswith(f"{path}/"):
                 host.files.make_directory(f"{DATA}/{name}".rpartition("/")[0])
@@ -355,7 +357,7 @@ class Faults:
         host.files.sync_directory(DATA)
 
     async def _stop(self, host: Host) -> None:
-        """Have a broker end cleanly, or kill it; it stays down."""
+        """Stop a broker cleanly, or kill it; it stays down."""
         if self._rng.random() < 0.5:
             host.signal(signal.SIGTERM)
             for _ in range(_STOP_POLLS):
@@ -365,14 +367,15 @@ class Faults:
         self._cluster.take_down(host, power_loss=False)
 
     def _damage_file(self, host: Host) -> str:
-        """Damage a file of a broker that does not run; its path, empty if there was none."""
+        """Damage a file of a stopped broker; returns its path, empty if there was none."""
         assert self._copies is not None
         contents = {path: bytes(node.cache) for path, node in host.disk.files(DATA)}
         target = choose(contents, self._rng, self._damage_kinds)
         if target is None:
             return ""
         if target.is_metadata:
-            # A voter that forgets may vote twice: until it is back, no other may be missing.
+            # A voter that forgets its vote may vote twice: until it is back, no other may be
+            # missing.
             if not self._others_are_whole(host):
                 return ""
             self._has_lost = True
@@ -410,7 +413,7 @@ class Faults:
             host.disk.limit_bytes = None
 
     async def _failing_disk(self) -> None:
-        """Have operations fail for a while; a log that went offline comes back with a restart."""
+        """Make disk operations fail for a while; then a restart brings offline logs back."""
         host = self._any_host()
         if self._is_fragile():
             return
@@ -430,7 +433,7 @@ class Faults:
         self._set_faults(host, sync_s=0.0)
 
     async def _late(self) -> None:
-        """Have a broker's event loop be late by seconds, again and again."""
+        """Make a broker's event loop late by seconds, repeatedly."""
         host = self._any_host()
         self._set_faults(host, stall=0.02)
         await self._wait(_FULL_S)
@@ -441,7 +444,7 @@ class Faults:
         host.disk.faults = replace(host.disk.faults, **changes)
 
     async def _torn_write(self) -> None:
-        """Lose power in the middle of what a broker does on disk."""
+        """Lose power in the middle of a broker's disk operation."""
         host = self._any_host()
         if not self._may_lose_power():
             return
@@ -455,7 +458,7 @@ class Faults:
         self._cluster.bring_up(host)
 
     async def _wipe(self) -> None:
-        """Lose a disk with all that is on it, while every other has its copy."""
+        """Lose a disk with all its data, while every other broker has a copy."""
         host = self._any_host()
         if self._cluster.is_whole():
             self._has_lost = True
@@ -468,7 +471,7 @@ class Faults:
         """Run a second process with the id of a broker, which has an empty disk."""
         if not self._cluster.is_whole() or not self._cluster.start_impostor(self._any_host()):
             return
-        # If the broker is away for longer than its session, the other one takes its place.
+        # If the broker is away for longer than its session, the impostor takes its place.
         self._has_lost = True
         await self._wait(_CUT_S)
         self._cluster.stop_impostor()
@@ -531,7 +534,7 @@ class Faults:
         await asyncio.sleep(seconds)
 
     async def _busy(self) -> None:
-        """Have all brokers on one machine that is too small for them, and at times stands still."""
+        """Put all brokers on one machine that is too small for them, and stalls at times."""
         if self._is_busy:
             return
         self._is_busy = True
@@ -548,7 +551,7 @@ class Faults:
         self._is_busy = False
 
     async def _starve(self, host: Host, until: float) -> None:
-        """Let a broker run for a moment only, again and again."""
+        """Let a broker run for a moment only, repeatedly."""
         while self._simulation.now < until:
             seconds = self._rng.uniform(0, _STARVED_S)
             host.pause(seconds)
@@ -560,12 +563,12 @@ class Faults:
         await asyncio.sleep(seconds)
 
     async def _clock(self) -> None:
-        # Beyond a day the clock alone would be a reason to remove records and producers.
+        # Beyond a day the clock alone would be a reason to delete records and producers.
         scale_s = self._rng.choice((10, 10, _FAR_S))
         self._jump(self._any_host(), self._rng.uniform(-scale_s, scale_s))
 
     async def _wrong_clock(self) -> None:
-        """Start a broker while its time of day is days behind, and set it right soon after."""
+        """Start a broker while its wall clock is days behind, and set it right soon after."""
         host = self._any_host()
         if self._is_fragile():
             return

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from headrace.clock import SystemClock
 
-# Modules that may ask for the time and for randomness; they get those of the host they run on.
-# A client makes its own clock and its own randomness, and a broker's are given to it.
+# Modules that may read the time and randomness; they get those of the host they run on. A client
+# makes its own clock and random generator, and a broker is given its own.
 ALLOWED = ("logging", "headrace.client", "headrace.clock")
 
 _AUDITED = frozenset(
@@ -53,7 +53,7 @@ class NondeterminismError(BaseException):
 
 
 class _Hook:
-    """The guard in charge; an audit hook can never be removed, so there is one for all."""
+    """The active guard; an audit hook can never be removed, so there is one for all guards."""
 
     guard: "Guard | None" = None
     installed = False
@@ -69,7 +69,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 class Guard:
-    """Forbidden calls raise, except from modules that are allowed to ask their host."""
+    """Makes forbidden calls raise, except in modules that may use the host's clock and entropy."""
 
     def __init__(self, *, allowed: tuple[str, ...] = ALLOWED) -> None:
         self.violations: list[str] = []
@@ -89,14 +89,14 @@ class Guard:
 
     @contextlib.contextmanager
     def active(self, seed: int | str, host: Callable[[], HostEnvironment]) -> Iterator[None]:
-        """Stand guard; `host` says where the calling code runs."""
+        """Patch modules and audit calls; `host` returns the host on which the calling code runs."""
         if not _Hook.installed:
             sys.addaudithook(_audit)
             _Hook.installed = True
         self._host, state = host, random.getstate()
         bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         saved: list[tuple[Any, str, Any]] = []
-        random.seed(f"{seed}/global")  # What uses the module itself shares it between hosts.
+        random.seed(f"{seed}/global")  # Hosts share the state of `random`.
         for module, name, virtual in list(self._patches()):
             saved.append((module, name, getattr(module, name)))
             setattr(module, name, self._replacement(f"{module.__name__}.{name}", virtual))
@@ -160,7 +160,7 @@ class Guard:
 
         def seed(rng: random.Random, a: Any = None, version: int = 2) -> None:
             if a is None:
-                # The frame above is Random.__init__; the one above that made the generator.
+                # The frame above is Random.__init__; the one above that is the caller.
                 frame = sys._getframe(2)
                 if not self._is_allowed(frame):
                     self.report("random.Random() without a seed", frame)

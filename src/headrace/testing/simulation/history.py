@@ -8,12 +8,12 @@ from headrace.types import TopicPartition
 
 
 class Violation(AssertionError):
-    """A violation of an invariant that holds whatever fails."""
+    """A violation of an invariant that holds under any faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentRecord:
-    """A record handed to a producer: the `number`th of its producer for that partition."""
+    """A record sent by a producer: its `number`th for that partition."""
 
     producer: str
     partition: TopicPartition
@@ -22,13 +22,13 @@ class SentRecord:
 
 @dataclass
 class History:
-    """Every value is sent once, so a value says which record it is."""
+    """The records sent, acknowledged and read. A value is sent once, so it identifies a record."""
 
     sent: dict[bytes, SentRecord] = field(default_factory=dict)
-    # Where the cluster said that it is.
+    # The offset in the acknowledgement of each value.
     acknowledged: dict[bytes, int] = field(default_factory=dict)
     failed: dict[bytes, str] = field(default_factory=dict)
-    # What consumers saw, at any time of the run.
+    # The records that consumers read, at any time of the run.
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     # The disks that hold the record at an offset; None if no disk may ever lose any.
     holders: Callable[[TopicPartition, int], Collection[str]] | None = None
@@ -48,7 +48,7 @@ class History:
         self.acknowledged[value] = offset
 
     def see(self, partition: TopicPartition, offset: int, value: bytes) -> None:
-        """A consumer was given a record; another reader must find the same there."""
+        """Note that a consumer read a record; every later reader must find the same there."""
         before = self.seen.setdefault((partition, offset), value)
         if before != value and self.may_be_lost(partition, offset):
             self.seen[partition, offset] = value
@@ -69,10 +69,10 @@ class History:
         ]
 
     def check(self, logs: dict[TopicPartition, dict[int, bytes]]) -> None:
-        """Compare with what the partitions hold in the end, by offset.
+        """Compare the history with the final content of the partitions, by offset.
 
-        Nothing acknowledged is lost, nothing is there twice, the order of each producer is kept,
-        and whatever a consumer saw is still there.
+        No acknowledged record is lost, no record is there twice, the order of each producer is
+        kept, and every record that a consumer read is still there.
         """
         for partition, records in logs.items():
             self._check_order(partition, records)
@@ -128,7 +128,7 @@ _DOOMED = b"doomed/"
 
 @dataclass
 class RecordedTransaction:
-    """The `number`th of its producer; `committed` is None as long as nobody was told its end."""
+    """The `number`th transaction of its producer; `committed` is None while its end is unknown."""
 
     producer: str
     number: int
@@ -138,7 +138,7 @@ class RecordedTransaction:
 
 @dataclass
 class TransactionHistory:
-    """Every value is written in one transaction, so a value says which one it is of."""
+    """The transactions. Every value is written in one transaction, so it identifies that."""
 
     transactions: list[RecordedTransaction] = field(default_factory=list)
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
@@ -166,11 +166,11 @@ class TransactionHistory:
 
     @staticmethod
     def doom(value: bytes) -> bytes:
-        """The value of a copy in a transaction that is never to be committed."""
+        """The value of a copy in a transaction that is going to be aborted."""
         return _DOOMED + value
 
     def see(self, partition: TopicPartition, offset: int, value: bytes) -> None:
-        """A reader of committed records was given one; another must find the same there."""
+        """Note that a read_committed consumer read a record; every later one must read the same."""
         place = (partition, offset)
         before = self.seen.get(place)
         if before is None:
@@ -186,10 +186,10 @@ class TransactionHistory:
             raise Violation(f"{partition} at offset {offset}: {value!r} was aborted, and is read")
 
     def check(self, logs: Records) -> None:
-        """Compare with the committed records that the partitions of transactions have in the end.
+        """Compare the history with the finally committed records of the partitions.
 
-        A transaction that was committed is there, one that was aborted is not, and of one whose
-        end nobody was told there is everything or nothing; once each, in its producer's order.
+        A committed transaction is there, an aborted one is not, and one with an unknown end is
+        there as a whole or not at all; once each, in its producer's order.
         """
         found: dict[bytes, tuple[TopicPartition, int]] = {}
         for partition, records in logs.items():
@@ -224,7 +224,7 @@ class TransactionHistory:
 
 
 def check_seen(seen: Mapping[tuple[TopicPartition, int], bytes], logs: Records) -> None:
-    """Whatever readers were given is what the partitions have in the end."""
+    """Check that all records read during the run are in the partitions in the end."""
     for (partition, offset), value in seen.items():
         if partition in logs and logs[partition].get(offset) != value:
             raise Violation(
@@ -236,9 +236,9 @@ def check_seen(seen: Mapping[tuple[TopicPartition, int], bytes], logs: Records) 
 def check_copy(
     source: Mapping[int, bytes], copy: Mapping[int, bytes], name: object, *, whole: bool = True
 ) -> None:
-    """A copy made in transactions has every record of its source, once and in its order.
+    """Check that a copy made in transactions has every record of its source, once and in order.
 
-    While it is made, and not `whole`, it has them as far as it goes.
+    While it is being made, and not `whole`, it must be a prefix.
     """
     wanted, found = _in_order(source), _in_order(copy)
     if wanted == found or (not whole and wanted[: len(found)] == found):

@@ -36,12 +36,12 @@ class Host(Machine):
         self.disk.take_time = self.take_time
         self._main = main
         self._paused_until = 0.0
-        # Seconds by which the clocks are ahead, because the callback that runs takes so long.
+        # Seconds by which the clocks are ahead, because the running callback takes so long.
         self._stalled_s = 0.0
-        # When the last of the operations is over that slow disks have begun.
+        # The time when the last operation on slow disks ends.
         self.slow_until = 0.0
 
-    # -- what the program on it may use; `now_ms` and `monotonic` make it a Clock
+    # -- for the program on it; `now_ms` and `monotonic` make it a Clock
 
     @property
     def files(self) -> SimulatedFiles:
@@ -57,7 +57,7 @@ class Host(Machine):
     def monotonic(self) -> float:
         return self.monotonic_offset + self.loop.now * self.rate
 
-    # -- what the driver does to it
+    # -- for the driver
 
     def start(self) -> None:
         """Power on, or restart, and run the program from its beginning."""
@@ -88,7 +88,7 @@ class Host(Machine):
     def pause(self, seconds: float) -> None:
         """Run none of this host's callbacks for a while: SIGSTOP, a stalled machine.
 
-        Of two pauses at once the longer one counts.
+        Of overlapping pauses the longer one counts.
         """
         process, loop = self.process, self.loop
         if process is not None:
@@ -102,7 +102,7 @@ class Host(Machine):
             self.loop.set_paused(process, False)
 
     def take_time(self, seconds: float) -> None:
-        """Have what runs now take so long: a job of a thread, or the whole event loop."""
+        """Make the running code take this time: a job of a thread, or else the whole event loop."""
         process, loop = self.process, self.loop
         if loop.job_s is not None:
             loop.job_s += seconds
@@ -110,7 +110,7 @@ class Host(Machine):
             return
         if process is None:
             return
-        # The clocks go on at once, and everybody else afterwards, while this process stands still.
+        # The clocks advance at once, and other hosts afterwards, while this process is stalled.
         self._stalled_s += seconds
         self.monotonic_offset += seconds * self.rate
         self.wall_offset += seconds * self.rate
@@ -129,7 +129,7 @@ class Host(Machine):
         self.wall_offset -= seconds * self.rate
 
     def suspend(self, seconds: float) -> None:
-        """Stand still like a laptop that is closed: the time of day goes on, and nothing else."""
+        """Stall like a laptop that is closed: only the wall clock goes on."""
         process, loop = self.process, self.loop
         if process is not None and not process.paused:
             self.pause(seconds)
@@ -152,7 +152,7 @@ class Host(Machine):
             task.add_done_callback(lambda task: self._exited(process, task))
 
     def _exited(self, process: Process, task: asyncio.Task[Any]) -> None:
-        """When the program returns, its process is gone."""
+        """End the process when its program returns."""
         if process.alive:
             if not task.cancelled() and task.exception() is not None:
                 self.loop.errors.append(f"{self.loop.now:.6f} {self.name}: {task.exception()!r}")
@@ -210,7 +210,7 @@ class Simulation:
         rng = Random(f"{self.seed}/{name}/clock")
         host.rate += rng.uniform(-_DRIFT, _DRIFT)
         host.wall_offset += rng.uniform(-_SKEW_S, _SKEW_S)
-        # Monotonic clocks of two hosts have nothing to do with each other.
+        # Monotonic clocks of two hosts are unrelated.
         host.monotonic_offset = rng.uniform(0, 1e5)
         host.disk.faults = faults or DiskFaults()
         self.hosts.append(host)
@@ -223,7 +223,7 @@ class Simulation:
         """Run the driver to its end; then dispose of the rest."""
         loop, collecting = self.loop, gc.isenabled()
         loop.time_max, loop.events_max = time_max, events_max
-        gc.disable()  # What a cycle holds goes after the run, not at a moment nobody chose.
+        gc.disable()  # Cycles are collected after the run, not at an arbitrary moment.
         try:
             with self.guard.active(self.seed, current_host):
                 return loop.driver.context().run(loop.run_until_complete, main)

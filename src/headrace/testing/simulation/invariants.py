@@ -1,4 +1,4 @@
-"""Invariants: what must hold at every moment of a run, checked after every event of a broker.
+"""Invariants that must hold at every moment of a run, checked after every event of a broker.
 
 One leader for an epoch, of the metadata log and of every partition. A high watermark never goes
 back while its broker runs. Below it every replica has the same bytes at the same offsets, now and
@@ -40,34 +40,35 @@ class Invariants:
     def __init__(
         self, cluster: SimulatedCluster, copies: Copies | None = None, *, durable: bool = False
     ) -> None:
-        """With `copies` what all disks have lost may be something else afterwards.
+        """With `copies`, records that all disks have lost may be replaced by others.
 
-        In a `durable` cluster what is committed is flushed.
+        In a `durable` cluster all committed records are flushed.
         """
         self._cluster = cluster
         self._durable = durable
         self._copies = copies
         self._controllers: dict[int, int] = {}
         self._leaders: dict[tuple[Place, int], int] = {}
-        # By place and base offset: a batch's checksum, and who had it there first.
+        # By place and base offset: a batch's checksum, and the first host that had it.
         self._committed: dict[Place, dict[int, tuple[int, str]]] = {}
         self._high_watermarks: dict[object, int] = {}
-        # Where the undecided transactions of each producer begin, below the high watermark.
+        # The first offsets of the undecided transactions of each producer, below the high
+        # watermark.
         self._open: dict[object, dict[int, int]] = {}
-        # Partitions whose role or high watermark was set by the callback that runs, and the same
+        # The partitions whose role or high watermark was set by the running callback, and the same
         # of the quorum.
         self._changed: dict[Partition, None] = {}
         self._changed_quorums: dict[QuorumState, None] = {}
         self._brokers: frozenset[Machine] = frozenset(cluster.hosts)
-        # The parts of brokers by their processes; of the processes of others there are none.
+        # The parts of brokers by process; None for processes of other programs.
         self._nodes: dict[Process, Node | None] = {}
         cluster.simulation.loop.on_step = self.after_step
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notice what is set in brokers: looking at all of it after each event takes long."""
+        """Record changes in brokers: checking all their state after each event takes long."""
         changed, quorums = self._changed, self._changed_quorums
-        # Whose high watermark an object is.
+        # The partition that owns each high watermark.
         owners: dict[HighWatermark, Partition] = {}
         with (
             patch.multiple(
@@ -89,7 +90,7 @@ class Invariants:
             yield
 
     def after_step(self, process: Process) -> None:
-        """Look at the broker that has just run."""
+        """Check the broker that has just run."""
         if process in self._nodes and not self._changed and not self._changed_quorums:
             return  # As after most events.
         node = self._nodes.get(process)
@@ -116,7 +117,7 @@ class Invariants:
                     self._check_partition(host, node, partition)
 
     def _started(self, process: Process) -> Node | None:
-        """The parts of the broker that a process runs, once they are there."""
+        """The parts of the broker that a process runs, once they exist."""
         host = process.machine
         if host not in self._brokers:
             self._nodes[process] = None  # A client, or the driver.
@@ -141,7 +142,7 @@ class Invariants:
 
     def _check_partition(self, host: Machine, node: Node, partition: Partition) -> None:
         if partition.log.offline is not None:
-            return  # Nothing can be read of it any more.
+            return  # The closed log cannot be read any more.
         place = (partition.log.topic_id or b"", partition.name)
         if partition.is_leader:
             epoch = partition.leader_epoch
@@ -157,9 +158,9 @@ class Invariants:
         self._check_stable(host, partition)
 
     def _check_names(self, partition: Partition) -> None:
-        """Whether all in sync have flushed the name of the segment of the last committed record.
+        """Check that the ISR has flushed the name of the segment of the last committed record.
 
-        What the segment holds is looked at in the end, and whenever the power goes.
+        The content of the segment is checked at the end, and after every loss of power.
         """
         offset = partition.high_watermark - 1
         if offset < self._high_watermarks.get(partition, 0):
@@ -184,8 +185,8 @@ class Invariants:
         undecided = self._open.get(partition, {})
         wanted = min((*undecided.values(), high_watermark))
         if stable != wanted:
-            # After a restart a log may take its markers for committed, as Kafka's does. That is no
-            # harm: what a marker says was decided for good before it was written.
+            # After a restart a log may consider its markers committed, as Kafka's does. That is
+            # harmless: the outcome in a marker was decided for good before it was written.
             log = partition.log
             ahead = batches(log, high_watermark, log.log_end_offset)
             decided = {batch.producer_id for batch in ahead if batch.is_control}
@@ -201,7 +202,7 @@ class Invariants:
     def _check_log(
         self, host: Machine, place: Place, owner: object, log: Log, high_watermark: int
     ) -> None:
-        """`owner` is what one run of a broker has for a partition, and forgets with it."""
+        """Check a log; `owner` is the object of the present run of the broker for the partition."""
         before = self._high_watermarks.get(owner, 0)
         if high_watermark == before or high_watermark < 0:
             return
@@ -224,7 +225,7 @@ class Invariants:
             if batch.is_control:
                 undecided.pop(batch.producer_id, None)
             elif batch.is_transactional and batch.record_count:
-                # Compaction may leave an empty batch behind, for what it says of its producer.
+                # Compaction may keep an empty batch for the state of its producer.
                 undecided.setdefault(batch.producer_id, batch.base_offset)
         copies = self._copies
         if copies is not None:
@@ -241,7 +242,7 @@ class Invariants:
     def _count_copies(
         self, copies: Copies, host: Machine, place: Place, found: Sequence[ComparedBatch]
     ) -> None:
-        """Note who has what was committed just now: this host, and others if it leads them."""
+        """Note the disks with newly committed records: this host, and the followers if it leads."""
         others = []
         if place is not _METADATA:
             others = [
@@ -258,8 +259,8 @@ class Invariants:
                 try:
                     copies.hold(place, unit, host.name)
                 except ValueError as error:
-                    # Damage that is not found yet; by the end it must be. Some of a header, as
-                    # the base offset and the leader epoch, no CRC covers.
+                    # Damage that was not detected yet; by the end it must be. Some header fields,
+                    # such as the base offset and the leader epoch, are not covered by a CRC.
                     if not is_valid(batch.data) or copies.was_damaged(host.name, place[1]):
                         continue
                     raise Violation(
@@ -281,10 +282,10 @@ class Invariants:
 
 
 def _is_emptied(partition: Partition, offset: int) -> bool:
-    """Whether compaction took the records at `offset`, with which a transaction began.
+    """Whether compaction removed the records at `offset`, the start of a transaction.
 
     A high watermark that was read from its checkpoint may be older than that compaction, and below
-    the marker. Then a snapshot of producers still tells where the transaction began, and until the
+    the marker. Then a snapshot of producers still has the start of the transaction, and until the
     marker is known to be committed it is unstable, as in Kafka.
     """
     if not is_compacted(partition.name.topic):
@@ -296,7 +297,7 @@ def _is_emptied(partition: Partition, offset: int) -> bool:
 def _watched(
     name: str, changed: dict[T, None], owners: dict[HighWatermark, T] | None = None
 ) -> property:
-    """An attribute that notes in `changed` where it was set, and whose it is."""
+    """A property that records in `changed` the objects it was set on, and owners of its values."""
     hidden = f"_watched_{name}"
 
     def write(thing: T, value: Any) -> None:
@@ -311,7 +312,7 @@ def _watched(
 def _watched_offset(
     changed: dict[Partition, None], owners: dict[HighWatermark, Partition]
 ) -> property:
-    """The offset of high watermarks, which notes in `changed` the partition where it was set."""
+    """The offset of high watermarks, which records in `changed` the partition where it was set."""
     slot = HighWatermark.__dict__["offset"]
 
     def write(high_watermark: HighWatermark, offset: int) -> None:
@@ -323,7 +324,7 @@ def _watched_offset(
 
 
 def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
-    """The difference between the replicas of a partition, if there is one."""
+    """The difference between the replicas of a partition, or None."""
     contents: dict[TopicPartition, dict[str, dict[int, int]]] = {}
     ends: dict[TopicPartition, dict[str, int]] = {}
     for host, node in cluster.nodes():
@@ -333,7 +334,7 @@ def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
             contents.setdefault(name, {})[host.name] = found
             ends.setdefault(name, {})[host.name] = log.log_end_offset
     for name, by_host in sorted(contents.items()):
-        # A log may begin later where retention came sooner, and lack what compaction took away.
+        # A log may begin later because of retention, and lack records removed by compaction.
         first = max(min(found, default=0) for found in by_host.values())
         wanted = set.intersection(*(set(found) for found in by_host.values()))
         tails = {
@@ -351,7 +352,7 @@ def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
 
 
 def check_log_starts(cluster: SimulatedCluster) -> str | None:
-    """The log that does not begin at offset 0, where nothing may have deleted records."""
+    """The log that does not begin at offset 0, although no record may be deleted; or None."""
     for host, node in cluster.nodes():
         for partition in node.replicas:
             log = partition.log
@@ -364,9 +365,9 @@ def check_log_starts(cluster: SimulatedCluster) -> str | None:
 
 
 def check_log_files(cluster: SimulatedCluster) -> str | None:
-    """The contradiction between the batches of a log and the files beside them, if any.
+    """The contradiction between the batches of a log and the files beside them, or None.
 
-    Where compaction takes batches away, these files may still know of them.
+    The files may still refer to batches that compaction removed.
     """
     aborted: dict[TopicPartition, dict[str, list[AbortedTransaction]]] = {}
     for host, node in cluster.nodes():
@@ -376,7 +377,7 @@ def check_log_files(cluster: SimulatedCluster) -> str | None:
                 continue
             start, end = log.log_start_offset, log.log_end_offset
             aborted.setdefault(name, {})[host.name] = [
-                # What was stable then depends on when a replica was told of the commit.
+                # The stable offset at that time depends on when a replica learned of the commit.
                 entry._replace(last_stable_offset=-1)
                 for entry in log.aborted_transactions(start, end)
             ]
@@ -395,7 +396,7 @@ def check_log_files(cluster: SimulatedCluster) -> str | None:
 
 
 def check_lookups(cluster: SimulatedCluster) -> str | None:
-    """Which batch is not found by its offset, if there is one; damage among them is no concern."""
+    """The batch that is not found by its offset, or None; damaged batches are ignored."""
     for host, node in cluster.nodes():
         for partition in node.replicas:
             for segment in partition.log.segments:
@@ -412,7 +413,7 @@ def check_lookups(cluster: SimulatedCluster) -> str | None:
 
 
 def check_durable(cluster: SimulatedCluster) -> str | None:
-    """The committed records that a loss of power would take now, if any."""
+    """The committed records that a loss of power would take now, or None."""
     for host, node in cluster.nodes():
         for partition in node.replicas:
             log, name = partition.log, partition.name
@@ -430,7 +431,7 @@ def check_durable(cluster: SimulatedCluster) -> str | None:
 
 
 def check_images_equal(cluster: SimulatedCluster) -> str | None:
-    """The difference between the metadata images of the nodes, if there is one."""
+    """The difference between the metadata images of the nodes, or None."""
     found = {
         host.name: (node.store.image_offset, node.store.image) for host, node in cluster.nodes()
     }

@@ -42,7 +42,7 @@ class SimulatedFuture(asyncio.Future[Any]):
 
 
 class SimulatedTask(asyncio.Task[Any]):
-    """A task that knows its process; TaskGroup, asyncio.wait and all_tasks keep sets of these."""
+    """A task with a stable hash that knows its process; asyncio keeps tasks in sets."""
 
     __slots__ = ("number", "process")
 
@@ -56,13 +56,13 @@ class SimulatedTask(asyncio.Task[Any]):
 
 
 def task_of(handle: Any) -> "asyncio.Task[Any] | None":
-    """The task of which this handle is the next step, if any."""
+    """The task that a handle steps, or None."""
     owner = getattr(handle._callback, "__self__", None)
     return owner if isinstance(owner, asyncio.Task) else None
 
 
 def described(handle: Any) -> str:
-    """A name for a handle that is the same in every run; its repr holds addresses."""
+    """A name for a handle that is the same in every run; its repr contains addresses."""
     if task := task_of(handle):
         return f"{task.get_name()} {getattr(task.get_coro(), '__qualname__', '?')}"
     return str(getattr(handle._callback, "__qualname__", type(handle._callback).__name__))
@@ -73,11 +73,11 @@ _UNDIGESTED_BYTES_MAX = 65_536
 
 
 class Trace:
-    """Facts of a run in their order. Two runs are the same if their hashes are."""
+    """The events of a run in order. Two runs are the same if their hashes are."""
 
     def __init__(self, *, readable: bool = False) -> None:
         self.lines: list[str] | None = [] if readable else None
-        # What happened since the last look at the hash; the loop adds the steps of processes.
+        # The events since the last digest; the loop adds the steps of processes.
         self.undigested = bytearray()
         self._digest = hashlib.blake2b(digest_size=16)
 
@@ -85,7 +85,7 @@ class Trace:
         """Trace another event; lines show bytes by their checksum."""
         undigested = self.undigested
         try:
-            # Version 0 depends on values alone; later ones on which objects are shared.
+            # Version 0 depends on values only; later versions on which objects are shared.
             undigested += marshal.dumps(fields, 0)
         except ValueError:
             undigested += marshal.dumps([_text(field) for field in fields], 0)
@@ -95,7 +95,7 @@ class Trace:
             self.hash()
 
     def hash(self) -> str:
-        """The hash of all that happened up to now."""
+        """The hash of all events up to now."""
         self._digest.update(self.undigested)
         self.undigested.clear()
         return self._digest.hexdigest()
@@ -110,7 +110,7 @@ def _text(field: object) -> str:
 # mypy: disable-error-code="override"
 
 
-# Every callback takes some time, so that a loop of sleep(0) makes time pass.
+# Every callback takes some time, so that a loop of sleep(0) advances the time.
 _STEP_S = 1e-6
 _THREADS = 8
 _SWAPPED_MAX = 8
@@ -122,11 +122,11 @@ class Deadlock(Exception):
 
 
 class LimitExceeded(Exception):
-    """Too many events or too much virtual time: a livelock, or work that never ends."""
+    """Too many events or too much virtual time: a livelock, or a task that never ends."""
 
 
 class _Handle(events.Handle):
-    """A callback to run soon, without what asyncio keeps for its debug mode."""
+    """A callback to run soon, without the fields of asyncio's debug mode."""
 
     __slots__ = ()
 
@@ -149,7 +149,7 @@ class _Handle(events.Handle):
 
 
 class _TimerHandle(events.TimerHandle):
-    """A callback to run later, made like `_Handle`."""
+    """A callback to run later, like `_Handle`."""
 
     __slots__ = ()
 
@@ -207,9 +207,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.time_max = float("inf")
         self.events_max = 10**9
         self.future_numbers = itertools.count()
-        # While a job of an executor runs: how much longer than drawn it takes.
+        # While an executor's job runs: its additional duration.
         self.job_s: float | None = None
-        # Exceptions that nobody handled, in any process.
+        # Unhandled exceptions, in any process.
         self.errors: list[str] = []
         self.trace = Trace(readable=trace)
         # Called after every callback, with the process that ran it.
@@ -265,7 +265,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def schedule(self, due: float, action: Callable[[], object]) -> None:
-        """For the simulator itself: act at virtual time `due`, on no machine."""
+        """Call an action of the simulator itself at virtual time `due`, on no machine."""
         heapq.heappush(self._timers, (due, next(self._timer_numbers), action))
 
     def _enqueue(self, handle: Any) -> None:
@@ -276,7 +276,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             process.ready.append(handle)
 
     def _fire_timers(self) -> None:
-        """Move due timers to the ready queues; when all is idle, jump to the next timer."""
+        """Move due timers to the ready queues; if nothing is ready, jump to the next timer."""
         timers, pop = self._timers, heapq.heappop
         while True:
             while timers:
@@ -343,7 +343,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 raise LimitExceeded(f"seed {self.seed}: more than {self.events_max} events")
 
     def _swap_steps(self, ready: deque[Any]) -> None:
-        """Choose the next among the task steps at the head; callbacks keep their order."""
+        """Shuffle the task steps at the head of a queue; callbacks keep their order."""
         count = 0
         for handle in ready:
             if count == _SWAPPED_MAX or task_of(handle) is None:
@@ -353,17 +353,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready[0], ready[chosen] = ready[chosen], ready[0]
 
     def _report(self, handle: Any, error: BaseException) -> None:
-        """A callback raised; as asyncio reports it."""
+        """Report an exception of a callback, like asyncio."""
         message = f"Exception in callback {described(handle)}"
         self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def note(self, *fields: object) -> None:
-        """Record a fact as part of the trace."""
+        """Add an event to the trace."""
         self.trace.note(self.now, *fields)
 
     def _record_error(self, details: dict[str, Any]) -> None:
         if self._closed:
-            return  # The run is over: tasks of processes that were killed are thrown away.
+            return  # The run is over: tasks of killed processes are being discarded.
         process = self._process_of(details)
         if process.alive:
             text = f"{details.get('message')}: {details.get('exception')!r}"
@@ -372,7 +372,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 process.on_bug(*bug)
 
     def _process_of(self, details: dict[str, Any]) -> Process:
-        """Whose error this is; before Python 3.12 it is reported outside of its context."""
+        """The process of an error; before Python 3.12 it is reported outside of its context."""
         if (handle := details.get("handle")) is not None:
             process: Process = handle._context.get(PROCESS, self.driver)
             return process
@@ -389,7 +389,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self._task_factory is not None:
             return super().create_task(coro, name=name, context=context, **kw)
         task = SimulatedTask(coro, loop=self, name=name, context=context, **kw)
-        if not task.process.alive:  # What crashed in the middle of a step is unwinding.
+        if not task.process.alive:  # Code that crashed in the middle of a step is being unwound.
             self._graveyard.append(task)
         return task
 
@@ -407,17 +407,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 (self._active.remove if paused else self._active.append)(process)
 
     def postpone(self, process: Process, seconds: float) -> None:
-        """Have the timers of a process fire later: its steady clock stood still."""
+        """Delay the timers of a process, whose monotonic clock stood still."""
         for index, (due, number, item) in enumerate(self._timers):
             if isinstance(item, _TimerHandle) and _process_of(item) is process:
                 self._timers[index] = (due + seconds, number, item)
         heapq.heapify(self._timers)
 
     def kill(self, process: Process) -> None:
-        """Run nothing of a process any more.
+        """Run no callback of a process any more.
 
-        Its suspended tasks stay referenced: collecting them would run their `finally` blocks,
-        which no crash does.
+        Its suspended tasks stay referenced: collecting them would run their `finally` blocks, which
+        no crash does.
         """
         self._graveyard += [task for task in self._tasks() if task.process is process]
         process.alive = False
@@ -430,23 +430,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return sorted(tasks, key=lambda task: task.number)
 
     def dispose(self) -> None:
-        """Close the loop and unwind whatever is still suspended; it can do no harm now.
+        """Close the loop and unwind all suspended tasks, without any effects.
 
-        Nothing of that is an error: the processes it belonged to are gone.
+        Their errors are ignored: the processes they belonged to are gone.
         """
         self.close()
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                # What their `finally` blocks ask for must not come from a loop made for that.
+                # Calls in their `finally` blocks must not get a newly made loop.
                 events._set_running_loop(self)
                 for task in self._graveyard + self._tasks():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _unwind(task.get_coro())
                 self._graveyard.clear()
                 self._timers.clear()
-                gc.collect(0)  # Nothing was collected during the run, so all of it is young.
+                gc.collect(0)  # No collection happened during the run, so all objects are young.
         finally:
             events._set_running_loop(None)
             sys.unraisablehook = hook
@@ -501,7 +501,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _unwind(coro: Any) -> None:
-    """Close a coroutine, although its `finally` blocks wait for something, or raise."""
+    """Close a coroutine, even if its `finally` blocks wait or raise."""
     for _ in range(_UNWOUND_MAX):
         if coro.cr_frame is None:
             return

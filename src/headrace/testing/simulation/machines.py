@@ -1,4 +1,4 @@
-"""Machines and processes: whose callback runs, on whose clock, and what a crash destroys."""
+"""Machines and processes: the clocks of callbacks, and the state that a crash destroys."""
 
 import asyncio
 from collections import deque
@@ -23,10 +23,10 @@ class Machine:
 
 
 class Process:
-    """One run of a program on a machine: all that a crash destroys.
+    """One run of a program on a machine: the state that a crash destroys.
 
-    Which process a callback belongs to is read from the context of its handle. Tasks, timers,
-    futures and transports inherit that context without any help from the program.
+    The process of a callback is in the context of its handle. Tasks, timers, futures and transports
+    inherit that context without any help from the program.
     """
 
     def __init__(self, machine: Machine, index: int) -> None:
@@ -38,10 +38,10 @@ class Process:
         self.ready: deque[asyncio.Handle] = deque()
         # A dict in place of a set: its order does not depend on addresses.
         self.transports: dict[Any, None] = {}
-        # When each thread of an executor is free.
+        # The time when each thread of an executor is free.
         self.threads: dict[object, list[float]] = {}
         self.signals: dict[int, Callable[[], object]] = {}
-        # Called with each bug that shows on this process's part of the loop.
+        # Called with each bug that is reported on the loop of this process.
         self.on_bug: Callable[[str, BaseException], object] | None = None
 
     def context(self) -> Context:

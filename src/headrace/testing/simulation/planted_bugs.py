@@ -1,4 +1,4 @@
-"""Bugs planted on purpose: a simulator that does not find them would find no others."""
+"""Bugs planted on purpose: a simulator that does not find them would miss others too."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ Function: TypeAlias = Callable[..., Any]
 
 
 class PlantedChange(NamedTuple):
-    """A function of a class or a module, and what makes the wrong one out of the right one."""
+    """A function of a class or a module, and a wrapper that makes it wrong."""
 
     owner: Any
     name: str
@@ -50,7 +50,7 @@ class PlantedChange(NamedTuple):
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A bug, which may be in several places, and a run that finds it."""
+    """A bug, in one or more functions, and a run that finds it."""
 
     plan: RunPlan
     changes: Sequence[PlantedChange]
@@ -69,12 +69,12 @@ def planted(name: str) -> Iterator[None]:
 
 
 def _ack_before_high_watermark(right: Function) -> Function:
-    """A leader answers once it has a record itself."""
+    """A leader acknowledges a record once it has the record itself."""
     return lambda self, last_offset: None
 
 
 def _ignore_epoch(right: Function) -> Function:
-    """A follower does not say of which epochs its last record and its leader are."""
+    """A follower omits the epochs of its last record and its leader from fetches."""
 
     def want(self: FollowerFetchSession, key: Any, topic: str, partition: Any) -> None:
         partition.last_fetched_epoch = partition.current_leader_epoch = -1
@@ -84,7 +84,7 @@ def _ignore_epoch(right: Function) -> Function:
 
 
 def _truncate_by_high_watermark(right: Function) -> Function:
-    """A follower throws away what it does not know to be committed, as Kafka once did."""
+    """A follower truncates records not known to be committed, as Kafka once did."""
 
     def follow(self: Partition, image: Any) -> None:
         begins = self.is_leader or image.leader_epoch != self.leader_epoch
@@ -116,17 +116,17 @@ def _skip_fsync_of_votes(right: Function) -> Function:
 
 
 def _stable_is_high_watermark(right: Function) -> Function:
-    """Readers of committed records are given what is not decided yet."""
+    """read_committed consumers get records of undecided transactions."""
     return lambda self, high_watermark: high_watermark
 
 
 def _take_any_marker(right: Function) -> Function:
-    """A marker ends whatever transaction its producer has open, however late it comes."""
+    """A marker ends any open transaction of its producer, even if it arrives late."""
     return lambda self, marker, transaction_version=0: None
 
 
 def _forget_decisions(right: Function) -> Function:
-    """A coordinator that takes over orders no markers of what another one decided."""
+    """A new coordinator sends no markers for transactions that its predecessor decided."""
 
     def loaded(self: TransactionShard, now_ms: int) -> None:
         right(self, now_ms)
@@ -136,17 +136,17 @@ def _forget_decisions(right: Function) -> Function:
 
 
 def _keep_aborted_offsets(right: Function) -> Function:
-    """Offsets hold however their transaction ended."""
+    """Offsets of aborted transactions are kept."""
     return lambda self, producer_id, committed: right(self, producer_id, True)
 
 
 def _ignore_topic_ids(right: Function) -> Function:
-    """An offset belongs to whichever topic has the name now."""
+    """An offset is valid for any topic of that name."""
     return lambda self, name: ZERO_UUID
 
 
 def _write_time_of_start(right: Function) -> Function:
-    """Coordinators write the time of day at their broker's start and how long ago that was."""
+    """Coordinators write the wall-clock time at their broker's start plus the time since."""
 
     def init(self: CoordinatorRuntime[Any], topic: str, clock: Clock, *others: Any) -> None:
         right(self, topic, SteadyClock(clock), *others)
@@ -155,7 +155,7 @@ def _write_time_of_start(right: Function) -> Function:
 
 
 def _stock_on_request(right: Function) -> Function:
-    """A coordinator gets producer ids only when an InitProducerId request comes."""
+    """A coordinator requests producer ids only when an InitProducerId request arrives."""
 
     async def give_later(self: TransactionCoordinator, driver: Any) -> None:
         pass
@@ -164,7 +164,9 @@ def _stock_on_request(right: Function) -> Function:
 
 
 def _fence_hasty_ends(right: Function) -> Function:
-    """An end by the next epoch fences its producer while the end before is not complete."""
+    """Ending a transaction with the next epoch fences its producer while the previous end is
+    incomplete.
+    """
 
     def handle(self: TransactionShard, request: Any, version: int, *rest: Any) -> Any:
         effects = right(self, request, version, *rest)
@@ -182,7 +184,7 @@ def _fence_hasty_ends(right: Function) -> Function:
 
 
 def _delete_log_of_unreadable_id(right: Function) -> Function:
-    """A log whose id is not that of its topic is deleted, and an empty one takes its place."""
+    """A log with another topic id than its topic is deleted, and replaced by an empty one."""
 
     def own_log(self: ReplicaManager, name: TopicPartition, *others: Any) -> None:
         self._logs.delete(name, self._clock.now_ms())
@@ -191,12 +193,12 @@ def _delete_log_of_unreadable_id(right: Function) -> Function:
 
 
 def _flushed_nothing(right: Function) -> Function:
-    """Nothing that is bad in a metadata log was ever flushed."""
+    """Damage in a metadata log is considered never flushed."""
     return lambda *args, **options: right(*args, **{**options, "flushed_offset": 0})
 
 
 def _flushed_no_metadata(right: Function) -> Function:
-    """A metadata log that is cut short is opened as it is."""
+    """A truncated metadata log is opened as it is."""
 
     def load(open_files: OpenFiles, directory: str, *others: Any, **options: Any) -> Any:
         if not directory.endswith(str(METADATA_LOG)):
@@ -209,17 +211,17 @@ def _flushed_no_metadata(right: Function) -> Function:
 
 
 def _all_is_torn(right: Function) -> Function:
-    """Damage in a metadata log is taken for a torn tail, whatever follows it."""
+    """Damage in a metadata log is considered a torn tail, whatever follows it."""
     return lambda *args, is_torn: right(*args, is_torn=True)
 
 
 def _last_in_sync_leads(right: Function) -> Function:
-    """A broker that was killed or lost power stays eligible, whatever it has left."""
+    """A broker that was killed or lost power stays eligible, even if it lost records."""
     return lambda self, ids, **options: right(self, ids, **{**options, "unclean": False})
 
 
 def _trust_damaged_index(right: Function) -> Function:
-    """A search begins where the index says, whether a batch begins there or not."""
+    """A search starts at the position in the index, even if no batch begins there."""
 
     def walk_from(self: Segment, entry: Any, offset: int, limit: int, read: Any) -> int:
         return self._walk_to(offset, min(entry[1], limit), limit, read)
@@ -228,7 +230,7 @@ def _trust_damaged_index(right: Function) -> Function:
 
 
 def _cut_damage(right: Function) -> Function:
-    """A log is cut at its first bad batch, flushed or not."""
+    """A log is truncated at its first bad batch, flushed or not."""
 
     def end_at(self: _LogLoader, *where: Any) -> None:
         self._flushed, self._same_boot = 0, False
@@ -238,7 +240,7 @@ def _cut_damage(right: Function) -> Function:
 
 
 def _forget_recovery_point(right: Function) -> Function:
-    """A log that was cut is taken for all that there ever was."""
+    """A truncated log is considered complete."""
 
     def open_log(self: LogManager, partition: TopicPartition, home: Any, *others: Any) -> Any:
         log = right(self, partition, home, *others)
@@ -250,7 +252,7 @@ def _forget_recovery_point(right: Function) -> Function:
 
 
 def _read_nothing_after_start(right: Function) -> Function:
-    """Scrubbing leaves the logs that a start has opened alone, for a week."""
+    """For a week, scrubbing skips the logs that were opened at the start."""
 
     async def read_none(self: Scrubber, directory: Any) -> bool:
         return False
@@ -259,7 +261,7 @@ def _read_nothing_after_start(right: Function) -> Function:
 
 
 def _trust_missing_txnindex(right: Function) -> Function:
-    """A segment without an index of aborted transactions has none."""
+    """A missing index of aborted transactions is considered empty."""
 
     def compare_sizes(self: _LogLoader, noted: Any, following: int, *, clean: bool) -> None:
         right(self, noted, following, clean=clean)
@@ -269,7 +271,7 @@ def _trust_missing_txnindex(right: Function) -> Function:
 
 
 def _believe_epoch_file(right: Function) -> Function:
-    """No batch is older than the file of epochs says."""
+    """Epochs of batches are not compared with an epoch file that begins later."""
 
     def add(self: EpochScan, header: Any) -> None:
         right(self, header)
@@ -279,12 +281,12 @@ def _believe_epoch_file(right: Function) -> Function:
 
 
 def _any_epochs_fit(right: Function) -> Function:
-    """The file of epochs is not compared with the batches."""
+    """The epoch file is not compared with the batches."""
     return lambda self, end_offset: True
 
 
 def _forget_unsynced_names(right: Function) -> Function:
-    """Only the process that made a log flushes the names of its files."""
+    """Only the process that created a log flushes the names of its files."""
 
     def load(open_files: OpenFiles, directory: str, *others: Any, **options: Any) -> Any:
         if not open_files.files.exists(directory):
@@ -304,7 +306,7 @@ def _forget_unsynced_names(right: Function) -> Function:
 
 
 def _list_no_new_logs(right: Function) -> Function:
-    """Checkpoints are written now and then only, and a new log makes no difference."""
+    """Checkpoints are only written periodically, even after a log was created."""
 
     async def checkpoint_new_logs(self: Housekeeping) -> None:
         pass
@@ -313,7 +315,7 @@ def _list_no_new_logs(right: Function) -> Function:
 
 
 def _fail_without_broker(right: Function) -> Function:
-    """The task that keeps the in-sync replicas cannot bear a broker that is away."""
+    """The task that maintains the ISR fails when a broker is away."""
 
     async def mark_all_due(self: IsrProposer) -> None:
         await right(self)
@@ -323,7 +325,7 @@ def _fail_without_broker(right: Function) -> Function:
 
 
 def _ignore_failed_task(right: Function) -> Function:
-    """A task that fails is gone, and nobody hears of it."""
+    """A task that fails is removed without a report."""
 
     def ended(self: TaskScope, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
@@ -350,7 +352,7 @@ _RECREATED = RunPlan(kinds=("kill",), recreates=True, producers=1, seconds=2, he
 
 _WRONG_CLOCKS = replace(
     _RIVALS,
-    # Copiers that begin anew ask for the offsets that they have committed.
+    # Copiers that restart fetch the offsets that they have committed.
     kinds=("wrong_clock", "kill", "kill_client"),
     seconds=10,
     settings={"offsets.retention.check.interval.ms": "200"},
@@ -372,7 +374,7 @@ _DAMAGED_SEGMENTS = replace(
     _DAMAGE,
     brokers=1,
     damage_kinds=("segment",),
-    # A start after a clean stop reads what follows on the last entry of an index.
+    # A start after a clean stop reads the batches behind the last entry of an index.
     settings={"log.index.interval.bytes": "1000000"},
 )
 _DAMAGED_CLOSED_SEGMENTS = replace(

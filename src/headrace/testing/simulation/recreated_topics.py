@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again and again, and a group that commits offsets of it.
+"""A topic that is deleted and created repeatedly, and a group that commits offsets for it.
 
 Check: once every broker knows the new topic, the group has no offset that was committed for an
 earlier topic of the same name, neither by itself nor by a transaction that ends later.
@@ -26,7 +26,7 @@ _CALM_S = 0.5
 
 
 class RecreatedTopics:
-    """The client, on one host, and what it has committed for which topic."""
+    """The client, on one host, and the offsets it has committed for each topic id."""
 
     def __init__(self, cluster: SimulatedCluster, pause_s: float, enabled: bool) -> None:
         self.stop = False
@@ -35,13 +35,13 @@ class RecreatedTopics:
         self._pause_s = max(pause_s, _POLL_S)
         self._enabled = enabled
         self._next_offset = 0
-        # Offsets that the group may have: those sent for the topic that is there now.
+        # Offsets that the group may have: those sent for the present topic.
         self._own: set[int] = set()
         self._violation = ""
         self.hosts = [cluster.simulation.host("d1", self._run)] if enabled else []
 
     def calm_down(self) -> None:
-        """Make the topic again now and then only: the cluster is only watched from now on."""
+        """Recreate the topic only now and then, while the healed cluster is only watched."""
         self._pause_s = _CALM_S
 
     def check(self) -> None:
@@ -92,7 +92,7 @@ class RecreatedTopics:
         )
 
     async def _begin(self, producer: aio.Producer, host: Host) -> bool:
-        """Now and then, an offset in a transaction that stays open; whether there is one."""
+        """At random, commit an offset in a transaction left open; returns whether it was."""
         if host.rng.random() >= _TRANSACTION_CHANCE:
             return False
         try:
@@ -118,7 +118,7 @@ class RecreatedTopics:
             await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
 
     async def _is_known(self, topic_id: bytes) -> bool:
-        """Whether all brokers that run come to know a topic soon: one may be cut off."""
+        """Whether all running brokers learn of a topic soon: one may be cut off."""
         simulation = self._cluster.simulation
         until = simulation.now + _KNOWN_S
         while simulation.now < until:

@@ -1,4 +1,4 @@
-"""One run from a seed: a cluster, clients, faults; then it is healed and looked at."""
+"""One run from a seed: a cluster, clients, faults; then healing and the final checks."""
 
 import asyncio
 import logging
@@ -35,18 +35,18 @@ from headrace.testing.simulation.transactional_workload import TransactionalWork
 from headrace.testing.simulation.workload import Workload
 from headrace.types import TopicPartition
 
-# Of a file that is made again nothing is lost.
+# A file that is rebuilt has lost nothing.
 _LOSS = re.compile(r"\b(lost|missing|damaged?)\b")
 
 
 def reports_loss(line: str, partition: str) -> bool:
-    """Whether a line of a broker's log says that records of a partition are lost or damaged."""
+    """Whether a line of a broker's log reports lost or damaged records of a partition."""
     named = re.search(rf"(?<![\w.-]){re.escape(partition)}(?![\w-])", line)
     return named is not None and _LOSS.search(line) is not None
 
 
 class LogLines(logging.Handler):
-    """Keeps what is logged at WARNING or above while `caught` lasts."""
+    """Keeps log lines at WARNING or above while `caught` is active."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -56,12 +56,12 @@ class LogLines(logging.Handler):
         self.lines.append(record.getMessage())
 
     def report_loss(self, partition: str) -> bool:
-        """Whether a line says that records of a partition are lost."""
+        """Whether a line reports lost records of a partition."""
         return any(reports_loss(line, partition) for line in self.lines)
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Catch warnings even where logging is disabled, and show no more than otherwise."""
+        """Capture warnings even if logging is disabled, without showing more than otherwise."""
         logger = logging.getLogger("headrace")
         disabled, propagates = logger.manager.disable, logger.propagate
         logger.addHandler(self)
@@ -89,7 +89,7 @@ class RunPlan:
     partitions: int = 2
     producers: int = 2
     seconds: float = 12.0
-    # The mean pause between bursts of records, and if not the same, between transactions.
+    # The mean pause between bursts of records, and if different, between transactions.
     pause_s: float = 0.05
     transaction_pause_s: float | None = None
     # Clients that work in transactions; rivals are two hosts under one transactional id.
@@ -102,14 +102,14 @@ class RunPlan:
     # The epoch at which a producer id is used up; None if it is 32767.
     epoch_max: int | None = None
     mean_gap_s: float = 0.7
-    # Flush before acknowledging; power may then be lost anywhere and at any time.
+    # Flush before acknowledging; then power may be lost anywhere and at any time.
     durable: bool = False
     kinds: Sequence[str] | None = None
-    # A topic is deleted and created again all the time, under a group that commits offsets of it.
+    # A topic is deleted and created again repeatedly, under a group that commits offsets for it.
     recreates: bool = False
-    # How long topics get no records, while there are faults already.
+    # The time that topics stay without records, while there are faults already.
     unused_s: float = 0.0
-    # How long it may take after healing until the cluster is whole.
+    # The time after healing until the cluster must be whole.
     healed_s: float = 60.0
     settings: Mapping[str, str] | None = None
     # Power is lost anywhere, files are damaged, disks are full, fail or are slow.
@@ -122,10 +122,10 @@ class RunPlan:
 
     @classmethod
     def of_damage(cls, seed: int | str) -> "RunPlan":
-        """A plan in which disks lose and damage what they have.
+        """A plan in which disks lose and damage data.
 
-        Where not all is flushed before it is acknowledged, records may truly be lost; what that
-        does to transactions and copies is not modelled, so there are none then.
+        Unless everything is flushed before it is acknowledged, records may truly be lost; the
+        effect on transactions and copies is not modelled, so there are none then.
         """
         rng = Random(f"{seed}/damage")
         plan = cls.of_seed(seed)
@@ -153,7 +153,7 @@ class RunPlan:
             producers=producers,
             seconds=seconds,
             pause_s=pause_s,
-            # A transaction takes the brokers as much work as dozens of records.
+            # A transaction is as much work for the brokers as dozens of records.
             transaction_pause_s=min(3 * pause_s, 0.4),
             mean_gap_s=rng.uniform(0.3, 1.5),
             durable=rng.random() < 0.3,
@@ -166,7 +166,7 @@ class RunPlan:
             settings={
                 "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
                 "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
-                # Compact what coordinators write all the time, or hardly ever.
+                # Compact the coordinators' topics all the time, or hardly ever.
                 "log.cleaner.backoff.ms": str(rng.choice((200, 15_000))),
                 "log.cleaner.min.cleanable.ratio": str(rng.choice((0.01, 0.5))),
                 "log.cleaner.delete.retention.ms": str(rng.choice((300, 86_400_000))),
@@ -181,7 +181,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The result of a run; `problem` is empty if all was well."""
+    """The result of a run; `problem` is empty if all checks passed."""
 
     seed: int | str
     problem: str
@@ -194,7 +194,7 @@ class RunOutcome:
     failed: int
     faults: int
     stopped: Sequence[str]
-    # What was damaged, and how many committed units all disks have lost.
+    # Descriptions of the damage, and the number of committed units that all disks have lost.
     damage: Sequence[str] = ()
     lost: int = 0
 
@@ -261,7 +261,7 @@ class SimulationRun:
         self._deleted: list[str] = []
         for host in self.cluster.hosts:
             host.disk.on_rename = partial(self._renamed, host)
-        # After the others a coordinator may have forgotten an epoch, or a request comes twice.
+        # With other faults a coordinator may have forgotten an epoch, or a request is duplicated.
         is_harmless = set(self.faults.kinds) <= _HARMLESS_TO_PRODUCERS
         self.transactions.is_fencing_wrong = is_harmless and not self.plan.rivals
 
@@ -298,7 +298,7 @@ class SimulationRun:
         )
 
     def _renamed(self, host: Host, old: str, new: str) -> None:
-        """Nobody deletes these topics, so no broker may delete their logs."""
+        """Record the deletion of a log: these topics are never deleted, so no broker may."""
         topics = (TOPIC, *(topic.name for topic in self.transactions.topics()))
         partition = parse_log_name(old.removeprefix(f"{DATA}/"))
         if partition is None or partition.topic not in topics or not new.endswith(DELETE_SUFFIX):
@@ -365,13 +365,13 @@ class SimulationRun:
                 client.start()
 
     def _slow_down(self) -> None:
-        """Have clients do little: no more faults begin, and those that there are are watched."""
+        """Slow the clients down: no more faults begin, and the present ones are watched."""
         self.workload.calm_down()
         self.transactions.clients.slow_down()
         self.recreated.calm_down()
 
     async def _group_reads(self, producer: str) -> None:
-        """Wait until the group was given what a producer sent."""
+        """Wait until the group has read all acknowledged records of a producer."""
         until = self.simulation.now + _SETTLED_S
         while unseen := self.history.unseen(producer):
             if self.simulation.now > until:
@@ -387,7 +387,7 @@ class SimulationRun:
             await asyncio.sleep(0.1)
 
     async def _settle(self) -> None:
-        """Wait until followers have what their leaders have, to the byte, and all is flushed."""
+        """Wait until followers equal their leaders, to the byte, and everything is flushed."""
         until = self.simulation.now + _SETTLED_S
         while problem := self._unsettled():
             if self.simulation.now > until:
@@ -403,7 +403,7 @@ class SimulationRun:
         problem = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
         if (self.plan.settings or {}).get("log.retention.ms") == "-1":
             problem = problem or check_log_starts(self.cluster)
-        # After a failed flush the kernel takes pages for flushed that never were.
+        # After a failed flush the kernel considers pages flushed that never were.
         if self.plan.durable and "failing_disk" not in self.faults.kinds:
             problem = problem or check_durable(self.cluster)
         return problem

@@ -10,22 +10,22 @@ from functools import partial
 from headrace.testing.simulation.planted_bugs import PLANTED, planted
 from headrace.testing.simulation.run import RunOutcome, RunPlan, SimulationRun
 
-# A worker is replaced after so many seeds, so that whatever a run leaves behind goes with it.
+# The number of seeds after which a worker is replaced, to free whatever a run leaves behind.
 _SEEDS_PER_WORKER = 100
 
 
 def simulate(seed: int, bug: str = "", *, damage: bool = False, trace: bool = False) -> RunOutcome:
-    """Run one seed, perhaps with damage to disks, perhaps with a bug planted."""
+    """Run one seed, optionally with damage to disks, or with a planted bug."""
     plan = PLANTED[bug].plan if bug else RunPlan.of_damage(seed) if damage else None
     with planted(bug):
         outcome = SimulationRun(seed, plan, trace=trace).outcome()
-    # The run was referenced while its own garbage was collected, and is garbage only now.
+    # The run was referenced while its garbage was collected, and is garbage only now.
     gc.collect()
     return outcome
 
 
 def _begin_worker() -> None:
-    """Log nothing, and look through nothing after each run that was there before the first."""
+    """Disable logging, and exclude present objects from garbage collection after each run."""
     logging.disable()
     gc.freeze()
 
@@ -34,7 +34,7 @@ def _begin_worker() -> None:
 def outcomes(
     seeds: Sequence[int], *, bug: str, damage: bool, trace: bool, jobs: int
 ) -> Iterator[Iterator[RunOutcome]]:
-    """The outcomes of seeds in their order; `jobs` of them run at a time, one here."""
+    """The outcomes of seeds in their order; `jobs` of them run at a time, a single one here."""
     work = partial(simulate, bug=bug, damage=damage, trace=trace)
     if min(jobs, len(seeds)) <= 1:
         gc.freeze()

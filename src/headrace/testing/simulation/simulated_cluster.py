@@ -1,4 +1,4 @@
-"""A cluster on simulated hosts: the brokers that run in production, one on each host."""
+"""A cluster on simulated hosts: production brokers, one on each host."""
 
 import asyncio
 import signal
@@ -22,8 +22,8 @@ _POLL_S = 0.1
 class SimulatedCluster:
     """Brokers b1, b2 and so on, each of them a controller too.
 
-    A broker that stops because it must (a failed fsync, say) is started again, as a supervisor
-    would do it, unless it is held down.
+    A broker that stops after a fatal error (such as a failed fsync) is restarted, as by a
+    supervisor, unless it is held down.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class SimulatedCluster:
         self.hosts = [
             simulation.host(f"b{number}", self._serve) for number in range(1, brokers + 1)
         ]
-        # Why brokers stopped by themselves.
+        # The reasons of brokers that stopped by themselves.
         self.fatal: list[str] = []
         self._settings = dict(settings or {})
         self._running: dict[Process, BrokerServer] = {}
@@ -51,20 +51,20 @@ class SimulatedCluster:
             host.start()
 
     def node_of(self, host: Host) -> Node | None:
-        """The parts of the broker that runs on a host now, once they are there."""
+        """The parts of the broker that runs on a host now, once they exist."""
         if host.process is None:
             return None
         return getattr(self._running.get(host.process), "node", None)
 
     def nodes(self) -> Iterator[tuple[Host, Node]]:
-        """The brokers that run."""
+        """The running brokers with their hosts."""
         for host in self.hosts:
             node = self.node_of(host)
             if node is not None:
                 yield host, node
 
     def take_down(self, host: Host, *, power_loss: bool) -> None:
-        """Kill a broker, or its machine's power, until `bring_up`."""
+        """Kill a broker, or cut its machine's power, until `bring_up`."""
         self._held_down.add(host.name)
         host.crash(power_loss=power_loss)
 
@@ -75,7 +75,7 @@ class SimulatedCluster:
             host.start()
 
     def start_impostor(self, host: Host) -> bool:
-        """Start another process with the id of a broker and an empty disk, if none runs yet."""
+        """Start another process with the id of a broker and an empty disk, unless one runs."""
         if self._impostor.process is not None:
             return False
         self._impersonated = host
@@ -84,12 +84,12 @@ class SimulatedCluster:
         return True
 
     def stop_impostor(self) -> None:
-        """Kill it, and take its disk away."""
+        """Kill the impostor, and wipe its disk."""
         self._impostor.crash(power_loss=False)
         self._impostor.disk.wipe()
 
     def image(self) -> Image | None:
-        """The metadata as the active controller has applied it, if there is one."""
+        """The metadata image of the active controller, or None."""
         for _, node in self.nodes():
             if node.store.is_active:
                 return node.store.image
@@ -100,7 +100,7 @@ class SimulatedCluster:
         return not self.missing()
 
     def missing(self) -> str:
-        """The reason why the cluster is not whole, if it is not."""
+        """The reason why the cluster is not whole; empty if it is."""
         down = [host.name for host in self.hosts if self.node_of(host) is None]
         if down:
             return f"{', '.join(down)} down"
@@ -109,7 +109,7 @@ class SimulatedCluster:
             return "no active controller"
         for _, node in self.nodes():
             broker = image.brokers.get(node.node_id)
-            # The image may still tell of a run of the broker that is over.
+            # The image may still have an earlier registration of the broker.
             if (
                 broker is None
                 or not broker.is_active
@@ -135,7 +135,7 @@ class SimulatedCluster:
     def config_of(self, host: Host) -> BrokerConfig:
         is_impostor = host is self._impostor
         node = self._impersonated if is_impostor else host
-        # The impostor is no voter: nothing saves a quorum in which two vote under one id.
+        # The impostor is no voter: no quorum survives two votes under one id.
         voters = ",".join(
             f"{number}@{voter.name}:{PORT}"
             for number, voter in enumerate(self.hosts, start=1)
@@ -188,7 +188,7 @@ class SimulatedCluster:
         await broker.stop()
 
     def _end(self, host: Host, boots: int) -> None:
-        """The process of a broker that must not go on exits, and is started again."""
+        """Exit the process of a broker that must not go on, and restart it."""
         if host.boots != boots or host.process is None:
             return
         host.crash(power_loss=False)

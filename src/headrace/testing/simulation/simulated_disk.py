@@ -1,4 +1,4 @@
-"""A disk in memory that loses what was not flushed when the power went, as `storage.files`."""
+"""A disk in memory, behind `storage.files`, that loses unflushed data with the power."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from headrace.errors import StorageError
 from headrace.storage.files import Block, DirectoryLock, File, Files, storage_error
 from headrace.types import Buffer
 
-# A disk in memory that loses what a real one loses: what was not flushed when the power went.
+# A disk in memory with the losses of a real one: unflushed data are lost with the power.
 #
 # Data become durable with an fsync of their file, names with one of their directory. A loss of
 # power keeps some of what is not durable yet, and tears writes apart; a process that dies loses
@@ -42,7 +42,7 @@ class DiskFaults:
 
 @dataclass(eq=False)
 class FileNode:
-    """A file's content: as reads see it, as a loss of power leaves it, and what lies between."""
+    """A file's content for reads, its content after a loss of power, and the unflushed writes."""
 
     cache: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -59,7 +59,7 @@ class FileNode:
         self.dirty.clear()
 
     def lose_writes(self, rng: Random) -> None:
-        """Of the unflushed writes a prefix survives, or any of them; some are torn."""
+        """Keep a prefix of the unflushed writes, or any of them; tear some."""
         prefix, any_subset = rng.randint(0, len(self.dirty)), rng.random() < 0.5
         for number, (offset, data) in enumerate(self.dirty):
             if (rng.random() < 0.5) if any_subset else (number >= prefix):
@@ -72,7 +72,7 @@ class FileNode:
         self.cache = bytearray(self.durable)
 
     def _tear(self, rng: Random, offset: int, data: bytes) -> None:
-        """Some sectors of a write are there and some are not."""
+        """Keep only some sectors of a write."""
         step = _SECTOR_BYTES if rng.random() < 0.8 else _SMALL_SECTOR_BYTES
         for at in range(-(offset % step), len(data), step):
             start = max(at, 0)
@@ -82,14 +82,14 @@ class FileNode:
 
 @dataclass(eq=False)
 class DirectoryNode:
-    """A directory's names: as they are, and as a loss of power leaves them."""
+    """A directory's names: the present ones, and those after a loss of power."""
 
     names: dict[str, "Node"] = field(default_factory=dict)
     durable: dict[str, "Node"] = field(default_factory=dict)
 
 
 Node: TypeAlias = FileNode | DirectoryNode
-# Changes of names that happen together: a rename is two. None: the name goes.
+# Changes of names that happen together: a rename has two. None: the name is removed.
 Change: TypeAlias = tuple[tuple[DirectoryNode, str, Node | None], ...]
 
 
@@ -99,20 +99,20 @@ class SimulatedDisk:
     def __init__(self, rng: Random, note: Callable[..., None], owner: str) -> None:
         self.rng = rng
         self.faults = DiskFaults()
-        # Grows with every crash: files that were open before are closed by it.
+        # Incremented by every crash: files that were open before are closed by it.
         self.generation = 0
-        # Grows with every loss of power.
+        # Incremented by every loss of power.
         self.boots = 0
         self.locked: set[str] = set()
         self.is_inspected = False
-        # The machine's owner says what a loss of power does, and what time it is.
+        # Set by the machine's owner: the effect of a loss of power, and the time.
         self.lose_power: Callable[[], None] = lambda: None
         self.wall: Callable[[], float] = lambda: 0.0
         self.take_time: Callable[[float], None] = lambda seconds: None
-        # Told after something was lost or damaged, and of every rename.
+        # Called after data were lost or damaged, and for every rename.
         self.on_harm: Callable[[], None] = lambda: None
         self.on_rename: Callable[[str, str], None] = lambda old, new: None
-        # What fits on the disk, if it is nearly full.
+        # The capacity of the disk, if it is nearly full.
         self.limit_bytes: int | None = None
         self._note = note
         self._owner = owner
@@ -121,7 +121,7 @@ class SimulatedDisk:
         self._journal: list[Change] = []
 
     def crash(self, *, power_loss: bool) -> None:
-        """Close all files; on a loss of power forget a random part of what is not durable."""
+        """Close all files; on a loss of power lose a random part of the unflushed data."""
         self.generation += 1
         self.locked.clear()
         if not power_loss:
@@ -139,7 +139,7 @@ class SimulatedDisk:
         self.on_harm()
 
     def wipe(self) -> None:
-        """An empty disk in the place of this one."""
+        """Replace the disk by an empty one."""
         self._note("wipe", self._owner)
         self.crash(power_loss=False)
         self._root = DirectoryNode()
@@ -159,7 +159,7 @@ class SimulatedDisk:
         return found
 
     def durable_files(self, path: str) -> dict[str, bytes]:
-        """The content that surely survives a loss of power below a directory, by path."""
+        """The files below a directory as they surely survive a loss of power, by path."""
         node = self._find_durable(path)
         found: dict[str, bytes] = {}
         if isinstance(node, DirectoryNode):
@@ -167,7 +167,7 @@ class SimulatedDisk:
         return found
 
     def has_durable_name(self, path: str) -> bool:
-        """Whether a loss of power leaves a file, or its absence, under a name."""
+        """Whether a file, or its absence, under a name survives a loss of power."""
         return self.find(path) is self._find_durable(path)
 
     def _find_durable(self, path: str) -> Node | None:
@@ -177,12 +177,14 @@ class SimulatedDisk:
         return node
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory; none if it is not there."""
+        """The names in a directory; none if it does not exist."""
         node = self.find(path)
         return list(node.names) if isinstance(node, DirectoryNode) else []
 
     def put(self, path: str, content: bytes | None) -> None:
-        """Damage a file from outside, durably: other content, or None to remove it or its tree."""
+        """Damage a file from outside, durably: replace its content, or with None delete it or its
+        tree.
+        """
         self._note("damage", self._owner, path, content)
         if content is None:
             directory, name = self.parent(path)
@@ -200,7 +202,7 @@ class SimulatedDisk:
 
     @contextmanager
     def inspected(self) -> Iterator[None]:
-        """While the simulator itself reads, nothing fails."""
+        """Disable faults while the simulator itself reads."""
         self.is_inspected = True
         try:
             yield
@@ -242,7 +244,7 @@ class SimulatedDisk:
         return node
 
     def parent(self, path: str) -> tuple[DirectoryNode, str]:
-        """The directory that has a path's last name, and that name."""
+        """The directory of a path's last name, and that name."""
         above, _, name = path.rstrip("/").rpartition("/")
         return self.directory(above or "/"), name
 
@@ -259,7 +261,7 @@ class SimulatedDisk:
         self._journal.append(changes)
 
     def sync_directory(self, directory: DirectoryNode) -> None:
-        """Make durable what was changed in a directory."""
+        """Make the changes in a directory durable."""
         kept: list[Change] = []
         for change in self._journal:
             if any(changed is directory for changed, _, _ in change):
@@ -370,7 +372,7 @@ class SimulatedFile(File):
         if disk.chance(disk.faults.fsync_lie):
             return
         if disk.chance(disk.faults.fsync_error):
-            # The pages count as clean now: whoever tries again is told that all is well.
+            # The pages count as clean now: another flush succeeds.
             self._node.dirty.clear()
             raise _error("flush", self.path, errno.EIO)
         self._node.flush()
@@ -412,7 +414,7 @@ class SimulatedLock(DirectoryLock):
 
 
 class SimulatedFiles(Files):
-    """A machine's disk as one of its processes sees it, until that process dies."""
+    """The file interface of a process to its machine's disk, until that process dies."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
@@ -531,7 +533,7 @@ class SimulatedFiles(Files):
         return limit, max(0, limit - self._disk.used_bytes())
 
     def allocate(self, path: str, size: int) -> bool:
-        """Say that it cannot: zeros that nobody reads need no memory here."""
+        """Refuse to allocate: zeros that are never read need no memory here."""
         return False
 
     def _check(self) -> None:

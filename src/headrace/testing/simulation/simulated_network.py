@@ -41,12 +41,12 @@ _KEEP_ALIVE_S = 30.0
 
 
 def os_error(number: int) -> OSError:
-    """As the kernel would raise it: ConnectionResetError and so on, by its number."""
+    """The OSError subclass that the kernel would raise: ConnectionResetError and so on."""
     return OSError(number, errno.errorcode[number])
 
 
 class SimulatedSocket:
-    """The socket of a transport: its addresses. Of its options only keepalive counts."""
+    """The socket of a transport: its addresses. Only the option for keepalive has an effect."""
 
     family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
 
@@ -95,11 +95,11 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol: Any = None
         self._context: Context | None = None
         self._dead = self._closing = False  # Dead: the socket is closed.
-        # Receiving. `_taken` is how much of the first segment was read.
+        # Receiving. `_taken` bytes of the first segment were read.
         self._inbox: deque[Segment] = deque()
         self._taken = 0
         self._reading = self._read_queued = self._at_eof = self._fin_arrived = False
-        # Sending. `_out` is written, but the window is full; in flight are (arrival, segment).
+        # Sending. `_out` waits for room in the window; in flight are (arrival, segment).
         self._out = bytearray()
         self._flight: deque[tuple[float, Segment]] = deque()
         self._credit = net.rng.choice(net.windows)
@@ -109,7 +109,7 @@ class SimulatedTransport(asyncio.Transport):
         process.transports[self] = None
 
     def start(self, protocol: Any, context: Context, ready: Any) -> None:
-        """Attach the protocol, in the steps and the order that asyncio does."""
+        """Attach the protocol, in the steps and the order of asyncio."""
         self._protocol, self._context, loop = protocol, context, self.net.loop
         loop.call_soon(protocol.connection_made, self, context=context)
         loop.call_soon(self.resume_reading, context=context)
@@ -159,7 +159,7 @@ class SimulatedTransport(asyncio.Transport):
             return
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
-        if StreamSignal.RST in self._inbox:  # A send finds out, even while nobody reads.
+        if StreamSignal.RST in self._inbox:  # A send detects it, even if nothing reads.
             self.fail(os_error(errno.EPIPE if self._fin_arrived else errno.ECONNRESET))
             return
         data = bytes(data)
@@ -196,7 +196,7 @@ class SimulatedTransport(asyncio.Transport):
     def abort(self, error: BaseException | None = None) -> None:
         """Close the socket at once.
 
-        As any kernel does, say RST if data was received but never read, else FIN.
+        As any kernel does, send RST if data was received but never read, else FIN.
         """
         if not self._dead:
             if any(isinstance(segment, bytes) for segment in self._inbox):
@@ -208,7 +208,7 @@ class SimulatedTransport(asyncio.Transport):
     # -- sending
 
     def _pump(self) -> None:
-        """Put on the wire what the window admits."""
+        """Send the data that the window admits."""
         out = self._out
         while out and self._credit:
             size = self._segment_size(min(len(out), self._credit))
@@ -222,7 +222,7 @@ class SimulatedTransport(asyncio.Transport):
             self._launch(StreamSignal.FIN)
 
     def _segment_size(self, size: int) -> int:
-        """The number of bytes that go in one segment: all of them, or a random part."""
+        """The number of bytes in the next segment: all of them, or a random part."""
         rng = self.net.rng
         if size > 1 and rng.random() < self.net.split_chance:
             return rng.randint(1, size)
@@ -244,7 +244,7 @@ class SimulatedTransport(asyncio.Transport):
         self._flight.append((arrival, segment))
 
     def _transmit(self) -> None:
-        """The first segments in flight reach the other end, or are lost and sent again."""
+        """Deliver the first segments in flight to the other end, or lose them to be sent again."""
         net, peer, flight, now = self.net, self.peer, self._flight, self.net.loop.now
         if not net.passes(self.machine, peer.machine):
             self._retransmit()
@@ -259,13 +259,13 @@ class SimulatedTransport(asyncio.Transport):
             net.loop.schedule(now + net.tcp_timeout_s, self._expect_ack)
 
     def _retransmit(self) -> None:
-        """Nothing comes through: try later, or give the connection up."""
+        """Retry a blocked transmission later, or give the connection up."""
         net, now = self.net, self.net.loop.now
         if self._stuck_since < 0:
             self._stuck_since, self._retry_s = now, _FIRST_RETRY_S
         give_up = self._stuck_since + net.tcp_timeout_s
         if self.process.lost_power or not self.machine.powered:
-            self._flight.clear()  # Nobody is left to send it again.
+            self._flight.clear()  # No process is left to send it again.
         elif now >= give_up:
             self._flight.clear()
             self.fail(os_error(errno.ETIMEDOUT))
@@ -279,7 +279,7 @@ class SimulatedTransport(asyncio.Transport):
             self.fail(os_error(errno.ETIMEDOUT))
 
     def _credited(self, size: int) -> None:
-        """The peer has read `size` bytes, and its acknowledgement travels back to us."""
+        """The peer has read `size` bytes, and its acknowledgement returns to this end."""
         net = self.net
         if not net.passes(self.peer.machine, self.machine):
             net.loop.schedule(net.loop.now + _ACK_RETRY_S, lambda: self._credited(size))
@@ -331,7 +331,7 @@ class SimulatedTransport(asyncio.Transport):
         self._wake_reader()
 
     def _hand_over(self) -> None:
-        """Give the protocol the data that is here."""
+        """Pass received data to the protocol."""
         if not isinstance(self._protocol, asyncio.BufferedProtocol):
             self._protocol.data_received(self._take(_READ_BYTES_MAX))
             return
@@ -344,7 +344,7 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol.buffer_updated(len(data))
 
     def _take(self, limit: int) -> bytes:
-        """Read up to `limit` bytes, and so open the window of the peer."""
+        """Read up to `limit` bytes, which opens the window of the peer."""
         parts: list[bytes] = []
         size = 0
         while size < limit and self._inbox and isinstance(first := self._inbox[0], bytes):
@@ -354,7 +354,7 @@ class SimulatedTransport(asyncio.Transport):
             if self._taken == len(first):
                 self._inbox.popleft()
                 self._taken = 0
-        if self.peer._out:  # It waits for the acknowledgement.
+        if self.peer._out:  # The peer waits for the acknowledgement.
             back = self.net.loop.now + self.net.delay(self.machine, self.peer.machine)
             self.net.loop.schedule(back, lambda: self.peer._credited(size))
         else:
@@ -364,7 +364,7 @@ class SimulatedTransport(asyncio.Transport):
     # -- the end
 
     def _keep_alive(self) -> None:
-        """Find out in time that the other end is gone without a word."""
+        """Detect that the other end vanished silently, by keepalive."""
         net = self.net
 
         def check() -> None:
@@ -378,7 +378,7 @@ class SimulatedTransport(asyncio.Transport):
         net.loop.schedule(net.loop.now + _KEEP_ALIVE_S, check)
 
     def fail(self, error: BaseException | None) -> None:
-        """The connection is gone for this end."""
+        """Close this end: the connection is lost."""
         if not self._dead:
             self._dead, self._closing, self._reading = True, True, False
             self._out.clear()
@@ -425,7 +425,7 @@ class SimulatedServer(asyncio.AbstractServer):
         )
 
     def detach(self, transport: SimulatedTransport | None) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         if transport is not None:
             self._clients.pop(transport, None)
         if self._closed and not self._clients:
@@ -486,7 +486,7 @@ _HERE = (None, "", "0.0.0.0", "::", "localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class LinkProfile:
-    """The behaviour of one direction between two machines."""
+    """The delays and bandwidth of one direction between two machines."""
 
     base_s: float = 0.0002
     jitter_s: float = 0.0005  # The mean of an exponential.
@@ -498,8 +498,8 @@ class LinkProfile:
 class SimulatedNetwork:
     """Machines, listeners and connections.
 
-    Packets that a cut swallows are sent again, as TCP does: a connection stalls until the cut is
-    healed, or breaks after `tcp_timeout_s`.
+    Packets lost by a cut are sent again, as by TCP: a connection stalls until the cut is healed, or
+    breaks after `tcp_timeout_s`.
     """
 
     def __init__(self, loop: "VirtualLoop", rng: Random) -> None:
@@ -512,10 +512,10 @@ class SimulatedNetwork:
         self.split_chance = 0.1
         self.tcp_timeout_s = 20.0
         self.connect_timeout_s = 10.0
-        # The dialling ends of all connections.
+        # The client ends of all connections.
         self.connections: dict[SimulatedTransport, None] = {}
         self.listeners: dict[tuple[Machine, int], SimulatedServer] = {}
-        # Told what a dialling end writes.
+        # Called with the data that a client end writes.
         self.on_write: Callable[[SimulatedTransport, bytes], None] | None = None
         self._machines: dict[str, Machine] = {}
         self._cuts: dict[tuple[Machine, Machine], int] = {}
@@ -539,7 +539,7 @@ class SimulatedNetwork:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address)]
 
     def delay(self, source: Machine, target: Machine) -> float:
-        """The delay of a packet that leaves now."""
+        """The delay of a packet that is sent now."""
         if source is target:
             return _LOCAL_DELAY_S
         profile = self.profiles.get((source, target), self.profile)
@@ -582,7 +582,7 @@ class SimulatedNetwork:
         return heal
 
     def clog(self, source: Machine, target: Machine, seconds: float) -> None:
-        """Hold back what leaves in one direction from now on, without losing any of it."""
+        """Delay data sent in one direction from now on, without losing any."""
         self.loop.note("clog", source.name, target.name, round(seconds, 6))
         self._clogged[source, target] = self.loop.now + seconds
 
@@ -602,7 +602,7 @@ class SimulatedNetwork:
         return bool(found)
 
     def process_died(self, process: Process, *, silent: bool) -> None:
-        """Close what a process had; of a `silent` death, a loss of power, peers hear nothing."""
+        """Close a process's sockets; after a `silent` death (a loss of power) without a packet."""
         process.lost_power = silent
         for key in [k for k, server in self.listeners.items() if server.process is process]:
             del self.listeners[key]
@@ -646,7 +646,7 @@ class SimulatedNetwork:
         self.connections[transport] = None
         server.accept(transport.peer)
         try:
-            # Its SYN-ACK travels.
+            # The time of its SYN-ACK.
             await asyncio.sleep(self.delay(target, process.machine))
             protocol, ready = factory(), self.loop.create_future()
             transport.start(protocol, copy_context(), ready)
@@ -657,7 +657,7 @@ class SimulatedNetwork:
         return transport, protocol
 
     async def _reach(self, source: Machine, target: Machine, port: int) -> SimulatedServer:
-        """Our SYN travels, again and again if it is lost; the server that takes it."""
+        """Send a SYN, repeatedly if it is lost; returns the server that accepts."""
         loop = self.loop
         deadline, retry_s = loop.now + self.connect_timeout_s, 0.25
         await asyncio.sleep(self.delay(source, target))

@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster that work in transactions, their hosts, and what must hold."""
+"""Transactional clients of a simulated cluster, their hosts, and checks of their effects."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -26,12 +26,12 @@ from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 from headrace.testing.simulation.workload import CALM_S, read_partitions, read_until
 from headrace.types import TopicPartition
 
-# Clients of a simulated cluster that work in transactions, and readers of what they committed.
+# Transactional clients of a simulated cluster, and read_committed readers.
 #
 # Tellers write transactions over several partitions. Copiers copy a topic into another, with their
-# place in the source as a part of each transaction. Both abort now and then; hasty tellers also
+# offsets in the source as a part of each transaction. Both abort now and then; hasty tellers also
 # right after a commit, when little or nothing of the next transaction is sent. Rivals have one
-# transactional id for two hosts: each fences the other when it begins anew.
+# transactional id for two hosts: each fences the other when it restarts.
 #
 # In some runs the epochs of a producer id are few, so that producer ids are used up. At the end of
 # such a run a leaver dies for good with a transaction open at the last epoch, and its coordinator
@@ -46,7 +46,7 @@ _ABORT_CHANCE = 0.25
 _RECORDS_MAX = 100
 _CALM_RECORDS_MAX = 1_000
 _TAKEN_OVER_S = 2.0
-# As long as a batch lingers, or a little longer.
+# The linger time of a batch, or a little longer.
 _HASTE_S = 0.006
 # How often the next transaction begins right after such an abort.
 _HASTE_CHANCE = 0.5
@@ -55,7 +55,7 @@ _LEAVER = "leaver"
 
 @contextmanager
 def epochs_up_to(epoch_max: int | None) -> Iterator[None]:
-    """Use producer ids up at `epoch_max` instead of 32767, which no run would reach."""
+    """Use producer ids up at epoch `epoch_max` instead of 32767, which no run would reach."""
     if epoch_max is None:
         yield
         return
@@ -101,12 +101,12 @@ class TransactionalClients:
         self._is_calm = False
 
     def calm_down(self) -> None:
-        """From now on the cluster is only watched; of rivals one is left."""
+        """Slow down, and stop one of two rivals, while the healed cluster is only watched."""
         self.slow_down()
         self._is_calm = True
 
     def slow_down(self) -> None:
-        """Work in a transaction now and then."""
+        """Begin transactions only now and then."""
         self._pause_s = CALM_S
 
     def _retires(self, host: Host) -> bool:
@@ -118,7 +118,7 @@ class TransactionalClients:
     # -- tellers
 
     async def tell(self, host: Host) -> None:
-        """Write transactions; a producer that cannot go on is replaced by another."""
+        """Write transactions; a producer that fails for good is replaced by another."""
         while not self.stop_telling and not self._retires(host):
             producer = self._producer(host, "teller")
             try:
@@ -149,7 +149,7 @@ class TransactionalClients:
             await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
 
     async def _abort_at_once(self, producer: aio.Producer, host: Host) -> None:
-        """Abort a transaction whose records are sent or about to be, and wait for nothing."""
+        """Abort a transaction whose records are sent or about to be, without waiting for them."""
         transaction = self.ledger.begin(host.name)
         await producer.begin_transaction()
         for partition in host.rng.sample(
@@ -176,7 +176,7 @@ class TransactionalClients:
                 await asyncio.sleep(rng.expovariate(1 / self._pause_s))
 
     async def probe(self, host: Host) -> None:
-        """One transaction over all partitions, which must be committed."""
+        """Write one transaction over all partitions, which must be committed."""
         producer = self._producer(host, "probe")
         transaction = self.ledger.begin("probe")
         try:
@@ -217,7 +217,7 @@ class TransactionalClients:
     # -- copiers
 
     async def copy(self, host: Host) -> None:
-        """Copy the source; whatever fails, begin anew where the last transaction ended."""
+        """Copy the source; after any failure, restart where the last transaction ended."""
         while not self.stop_copying and not self._retires(host):
             producer = self._producer(host, "copier")
             consumer = self._consumer(host, "copiers")
@@ -229,14 +229,14 @@ class TransactionalClients:
                     await consumer.close()
 
     async def _copy_all(self, producer: aio.Producer, consumer: aio.Consumer, host: Host) -> None:
-        # Whoever was here before is fenced first: only then its last commit is known for good.
+        # The previous copier is fenced first: only then its last commit is known for good.
         await producer.init_transactions()
         if self._rivals:
             consumer.assign(self.partitions_of(self._source))
         else:
             consumer.subscribe([self._source])
         while not self.stop_copying and not self._retires(host):
-            # A copier must keep up in the end, however much was made.
+            # A copier must catch up in the end, however many records were written.
             most = _CALM_RECORDS_MAX if self._is_calm else _RECORDS_MAX
             records = await consumer.poll(300, max_records=most)
             if records and not await self._copy_some(producer, consumer, records, host.rng):
@@ -251,7 +251,7 @@ class TransactionalClients:
         records: Sequence[ConsumerRecord],
         rng: Random,
     ) -> bool:
-        """One transaction; whether it was committed."""
+        """Copy records in one transaction; returns whether it was committed."""
         doomed = rng.random() < _ABORT_CHANCE
         await producer.begin_transaction()
         try:
@@ -272,20 +272,20 @@ class TransactionalClients:
     # -- readers
 
     async def read(self, host: Host) -> None:
-        """Read what is committed, from the beginning, again and again."""
+        """Read the committed records from the beginning, repeatedly."""
         while not self.stop_reading:
             consumer = self._consumer(host, None)
             consumer.assign(self.partitions_of(LEDGER) + self.partitions_of(COPY))
             await read_until(lambda: self.stop_reading, consumer, self.ledger.see, host, "reader")
 
     def seen(self, topic: str) -> int:
-        """The number of committed records of a topic that readers were given."""
+        """The number of committed records of a topic that readers have read."""
         return self.ledger.seen_counts[topic]
 
-    # -- what they are made of
+    # -- parts
 
     async def _abandoned(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
-        """Work until it is done or fails for good; rivals give each other some time then."""
+        """Run until done or failed for good; rivals then pause to let each other work."""
         try:
             await work
         except HeadraceError as error:
@@ -307,7 +307,7 @@ class TransactionalClients:
             max_block_ms=_BLOCK_MS,
             metadata_max_age_ms=2_000,
         )
-        # No application has a reason to choose it, so no option does.
+        # Applications have no reason to choose it, so there is no option.
         transactor = producer._engine.sender.transactor
         assert transactor is not None
         transactor.version_max = self._version_max
@@ -348,7 +348,7 @@ _POLL_S = 0.2
 
 
 class TransactionalWorkload:
-    """Tellers, copiers and a reader of committed records; nobody if there is nothing to read."""
+    """Tellers, copiers and a read_committed reader; empty without tellers and copiers."""
 
     def __init__(
         self,
@@ -365,10 +365,10 @@ class TransactionalWorkload:
         epoch_max: int | None,
         done_s: float,
     ) -> None:
-        """`version_max` limits the version of transactions that clients speak.
+        """`version_max` limits the transaction version of the clients.
 
-        `epoch_max` is that of the run's `epochs_up_to`.
-        `done_s` is how long it may take after healing until all is copied and decided.
+        `epoch_max` is that of the run's `epochs_up_to`. `done_s` is the time after healing until
+        all is copied and decided.
         """
         self._cluster = cluster
         self._done_s = done_s
@@ -376,7 +376,7 @@ class TransactionalWorkload:
         self._partitions = partitions
         self._copies = copiers > 0
         self.ledger = TransactionHistory()
-        # Whether nothing happens in this run for which a producer may be fenced.
+        # Whether no fault of this run can cause a producer to be fenced.
         self.is_fencing_wrong = False
         self.clients = TransactionalClients(
             self.ledger,
@@ -406,12 +406,12 @@ class TransactionalWorkload:
         return [NewTopic(name, self._partitions, len(self._cluster.hosts)) for name in names]
 
     async def probe(self) -> None:
-        """One transaction must be committed, now that all is healed."""
+        """Check that a transaction can be committed, now that all is healed."""
         if self.hosts:
             await self.clients.probe(self._cluster.simulation.driver)
 
     async def finish(self, sources: Records) -> None:
-        """End their work, once everything is copied that the source has, and look at all of it."""
+        """End the clients, once everything in the source is copied, and check all results."""
         if not self.hosts:
             return
         clients = self.clients
@@ -426,7 +426,7 @@ class TransactionalWorkload:
                 lambda: f"of {wanted} records {clients.seen(COPY)} are copied after healing",
             )
         clients.stop_copying = True
-        # A writer that still runs commits after the look at the partitions: it must have ended.
+        # A running writer commits after the partitions were read: it must have ended.
         await self._until(lambda: not self._running(), self._running)
         if self._leaver is not None:
             await self._leave(self._leaver)
@@ -443,7 +443,7 @@ class TransactionalWorkload:
             self._check_copies(sources, copies)
 
     async def _leave(self, leaver: Host) -> None:
-        """Have the leaver die with its transaction open, and its coordinator move."""
+        """Kill the leaver with its transaction open, and move its coordinator."""
         leaver.start()
         await self._until(
             lambda: self.clients.has_left, lambda: "no transaction can be written after healing"
@@ -463,7 +463,7 @@ class TransactionalWorkload:
         raise Violation(f"{transactional_id} has no coordinator after healing")
 
     def _seen_copies(self) -> Records:
-        """The copies that the reader was given so far."""
+        """The copies that the reader has read so far."""
         found: dict[TopicPartition, dict[int, bytes]] = {}
         for (partition, offset), value in self.ledger.seen.items():
             if partition.topic == COPY:
@@ -483,12 +483,12 @@ class TransactionalWorkload:
             await asyncio.sleep(_POLL_S)
 
     def _running(self) -> str:
-        """Which tellers and copiers have not ended yet, if any."""
+        """The tellers and copiers that have not ended yet; empty if all have."""
         names = [host.name for host in self.writers if host.process is not None]
         return f"clients do not end: {names}" if names else ""
 
     def _unstable(self) -> str:
-        """Which transaction is still open, if one is: whoever began it has gone."""
+        """A partition with a transaction that stays open after its client has ended; or empty."""
         for _, node in self._cluster.nodes():
             for partition in node.replicas:
                 if partition.is_leader and partition.name.topic in (LEDGER, COPY):

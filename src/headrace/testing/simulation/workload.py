@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster: producers whose every record is accounted for, and a group."""
+"""Clients of a simulated cluster: producers with an account of every record, and a group."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ async def read_partitions(
     partitions: Sequence[TopicPartition],
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
 ) -> dict[TopicPartition, dict[int, bytes]]:
-    """The values of partitions by offset; they must be readable."""
+    """The values of partitions by offset; the partitions must be readable."""
     found: dict[TopicPartition, dict[int, bytes]] = {partition: {} for partition in partitions}
     consumer = aio.Consumer(
         bootstrap_servers=bootstrap_servers,
@@ -66,7 +66,7 @@ async def read_until(
             await consumer.close()
 
 
-# The pause between two records, or transactions, of a client that is only watched.
+# The pause between two records, or transactions, of a client while the cluster is only watched.
 CALM_S = 0.3
 _DELIVERY_MS = 8_000
 _REQUEST_MS = 3_000
@@ -100,7 +100,7 @@ class Workload:
         self._old_timestamps = old_timestamps
 
     def calm_down(self) -> None:
-        """Send a record now and then: the cluster is only watched from now on."""
+        """Send a record only now and then, while the healed cluster is only watched."""
         self._pause_s, self._burst_chance = CALM_S, 0.0
 
     async def produce(self, host: Host) -> None:
@@ -119,7 +119,7 @@ class Workload:
                     await producer.close(timeout_ms=2 * _DELIVERY_MS)
 
     async def consume(self, host: Host) -> None:
-        """Read as the member of a group, committing now and then."""
+        """Read as a member of a group, committing now and then."""
         while not self.stop:
             consumer = aio.Consumer(
                 self.topic,
@@ -132,13 +132,13 @@ class Workload:
                 request_timeout_ms=_REQUEST_MS,
                 session_timeout_ms=6000,
                 heartbeat_interval_ms=500,
-                # How long a join may wait, also for a coordinator whose power has gone.
+                # The time that a join may wait, also for a coordinator that lost its power.
                 max_poll_interval_ms=10_000,
             )
             await read_until(lambda: self.stop, consumer, self.history.see, host, "consumer")
 
     async def probe(self, name: str) -> None:
-        """One record to every partition, which must all be written."""
+        """Write one record to every partition, which must succeed."""
         producer = self._producer(name)
         try:
             for partition in self.partitions:
@@ -151,7 +151,7 @@ class Workload:
             await producer.close()
 
     async def read_all(self) -> dict[TopicPartition, dict[int, bytes]]:
-        """Everything that the partitions hold, by offset, as a consumer is given it."""
+        """All records of the partitions, by offset, as a consumer reads them."""
         return await read_partitions(self._bootstrap_servers, self.partitions)
 
     def _producer(self, name: str) -> aio.Producer:
@@ -195,7 +195,7 @@ class Workload:
                     await future
 
     def _timestamp(self, rng: Random) -> int | None:
-        """The time of a record: now, or any in the last decades."""
+        """The timestamp of a record: now, or any time in the last decades."""
         return rng.randrange(_OLD_MS_MAX) if self._old_timestamps and rng.random() < 0.3 else None
 
     def _settle(self, waiting: dict[bytes, Future], value: bytes, future: Future) -> None:

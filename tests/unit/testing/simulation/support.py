@@ -7,7 +7,7 @@ from headrace.testing.simulation.hosts import Host, Simulation
 
 
 def run(main: Any, seed: int = 1, **options: Any) -> Any:
-    """What `main(simulation)` returns; an exception that nobody handled fails the test."""
+    """The result of `main(simulation)`; an unhandled exception fails the test."""
     simulation = Simulation(seed, **options)
     result = simulation.run(main(simulation))
     assert simulation.loop.errors == []
@@ -15,7 +15,7 @@ def run(main: Any, seed: int = 1, **options: Any) -> Any:
 
 
 class Recorder(asyncio.Protocol):
-    """Logs what a transport calls."""
+    """Logs the calls of a transport."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []

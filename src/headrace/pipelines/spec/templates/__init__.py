@@ -1,4 +1,4 @@
-"""Pipelines to start from: each template is a text file beside this one."""
+"""Templates of pipelines: each is a text file beside this module."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -7,13 +7,14 @@ from headrace.options import nearest
 from headrace.pipelines.spec.model import SpecError
 from headrace.pipelines.spec.sections import listed
 
-# What each is for.
+# The purpose of each template.
 TEMPLATES = {
     "orders": "orders of a topic, counted by region and minute, to another topic",
     "lake": "records of a topic, into Parquet files by day",
     "python": "a pipeline declared in Python, to be filled in",
 }
-# The file of each and what it becomes. The Python one is kept as text: it is no module of ours.
+# The file of each template and its name when written. The Python one is stored as text: it is no
+# module of headrace.
 _FILES = {
     "orders": ("orders.yaml", "pipeline.yaml"),
     "lake": ("lake.yaml", "pipeline.yaml"),
@@ -22,9 +23,9 @@ _FILES = {
 
 
 def write(directory: Path | str, template: str = "orders") -> list[Path]:
-    """Write a template's files into a directory, made if need be; the paths of what was written.
+    """Write a template's files into a directory, made if missing; returns their paths.
 
-    Raises SpecError for a template that is not there, and rather than overwrite a file.
+    Raises SpecError for an unknown template, and rather than overwrite a file.
     """
     if template not in TEMPLATES:
         near = nearest(template, TEMPLATES)
