@@ -162,7 +162,6 @@ TESTED_ELSEWHERE = {
     "testing/simulation/faults.py": "simulation/test_seeds.py",
     "testing/simulation/invariants.py": "simulation/test_planted.py",
     "testing/simulation/planted_bugs.py": "simulation/test_planted.py",
-    "testing/simulation/recreated_topics.py": "simulation/test_seeds.py",
     "testing/simulation/run.py": "simulation/test_seeds.py",
     "testing/simulation/simulated_cluster.py": "simulation/test_failover.py",
     "testing/simulation/workload.py": "simulation/test_seeds.py",

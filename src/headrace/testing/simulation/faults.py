@@ -82,6 +82,8 @@ class RequestReplays:
         self._rng = rng
         self._partial: dict[SimulatedTransport, bytes] = {}
         self._kept: dict[int, deque[SentRequest]] = {}
+        # By API: who is told of each of its requests, those that come again included.
+        self.watchers: dict[int, Callable[[SentRequest], None]] = {}
         simulation.network.on_write = self._wrote
 
     async def replay(self) -> None:
@@ -133,6 +135,9 @@ class RequestReplays:
         if kept is None:
             kept = self._kept[api_key] = deque(maxlen=_KEPT)
         kept.append(request)
+        watcher = self.watchers.get(api_key)
+        if watcher is not None:
+            watcher(request)
 
 
 KINDS = (
@@ -231,6 +236,10 @@ class Faults:
         self._is_busy = False
         # The time by which the faults should be over.
         self._repaired_by = inf
+
+    def watch_requests(self, api: Api, watcher: Callable[[SentRequest], None]) -> None:
+        """Tell `watcher` of each request of an API that is sent, or delivered again."""
+        self._replays.watchers[api] = watcher
 
     async def run(self, seconds: float, on_last: Callable[[], None] = lambda: None) -> None:
         """Begin faults at random moments for this time; returns when all are repaired.

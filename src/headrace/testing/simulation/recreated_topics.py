@@ -2,14 +2,21 @@
 
 Check: once every broker knows the new topic, the group has no offset that was committed for an
 earlier topic of the same name, neither by itself nor by a transaction that ends later.
+
+In all of Kafka's versions a TxnOffsetCommit names its topics by their names. If one is sent or
+comes again after the topic was made again, no broker can tell that it was meant for the earlier
+topic: then its offset may be there.
 """
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 
 from headrace import aio
 from headrace.client.types import ConsumerGroupMetadata
 from headrace.errors import HeadraceError
+from headrace.protocol.apis import Api, decode_request, read_request_header
+from headrace.testing.simulation.faults import Faults, SentRequest
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
 from headrace.testing.simulation.simulated_cluster import SimulatedCluster
@@ -23,6 +30,44 @@ _COMMITS_MAX = 3
 _TRANSACTION_CHANCE = 0.4
 _KNOWN_S, _POLL_S = 10.0, 0.05
 _CALM_S = 0.5
+_SIZE_BYTES = 4
+
+
+class CurrentOffsets:
+    """The offsets that a group may have of the topic that is there now; none is used twice."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._current: set[int] = set()
+        # How often each offset was sent in a transaction.
+        self._sent: Counter[int] = Counter()
+
+    def new(self) -> int:
+        """An offset that was never committed before."""
+        self._last += 1
+        self._current.add(self._last)
+        return self._last
+
+    def recreated(self) -> None:
+        """Begin with another topic, of which nothing was committed."""
+        self._current.clear()
+
+    def sent(self, frame: bytes) -> None:
+        """Take note of a TxnOffsetCommit, given with its length."""
+        view = memoryview(frame)[_SIZE_BYTES:]
+        request = decode_request(read_request_header(view), view)
+        if request.group_id == GROUP:
+            self._sent.update(
+                partition.committed_offset
+                for topic in request.topics
+                for partition in topic.partitions
+            )
+
+    def may_have(self, offset: int) -> bool:
+        return offset in self._current or self._sent[offset] > 1
+
+    def __str__(self) -> str:
+        return str(sorted(self._current))
 
 
 class RecreatedTopics:
@@ -34,11 +79,17 @@ class RecreatedTopics:
         self._cluster = cluster
         self._pause_s = max(pause_s, _POLL_S)
         self._enabled = enabled
-        self._next_offset = 0
-        # Offsets that the group may have: those sent for the present topic.
-        self._own: set[int] = set()
+        self._offsets = CurrentOffsets()
         self._violation = ""
         self.hosts = [cluster.simulation.host("d1", self._run)] if enabled else []
+
+    def watch(self, faults: Faults) -> None:
+        """Have faults tell which offsets were sent more than once."""
+        if self._enabled:
+            faults.watch_requests(Api.TXN_OFFSET_COMMIT, self._on_sent)
+
+    def _on_sent(self, request: SentRequest) -> None:
+        self._offsets.sent(request.frame)
 
     def calm_down(self) -> None:
         """Recreate the topic only now and then, while the healed cluster is only watched."""
@@ -69,7 +120,7 @@ class RecreatedTopics:
                     with suppress(HeadraceError):
                         await admin.delete_topic(TOPIC)
                     created = await admin.create_topic(TOPIC, 1, len(self._cluster.hosts))
-                    self._own = set()
+                    self._offsets.recreated()
                     if await self._is_known(created.topic_id):
                         await self._look(admin)
                         if is_open:
@@ -99,21 +150,15 @@ class RecreatedTopics:
             await producer.init_transactions()
             await producer.begin_transaction()
             group = ConsumerGroupMetadata(GROUP)
-            await producer.send_offsets_to_transaction({_PARTITION: self._new_offset()}, group)
+            await producer.send_offsets_to_transaction({_PARTITION: self._offsets.new()}, group)
         except HeadraceError:
             return False
         return True
 
-    def _new_offset(self) -> int:
-        """An offset that was never committed before."""
-        self._next_offset += 1
-        self._own.add(self._next_offset)
-        return self._next_offset
-
     async def _commit(self, admin: aio.Admin, host: Host) -> None:
         for _ in range(host.rng.randint(1, _COMMITS_MAX)):
             with suppress(HeadraceError):
-                await admin.alter_group_offsets(GROUP, {_PARTITION: self._new_offset()})
+                await admin.alter_group_offsets(GROUP, {_PARTITION: self._offsets.new()})
             await self._look(admin)
             await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
 
@@ -136,8 +181,8 @@ class RecreatedTopics:
             return
         self.checks += 1
         found = offsets.get(_PARTITION)
-        if found is not None and found.offset not in self._own and not self._violation:
+        if found is not None and not self._offsets.may_have(found.offset) and not self._violation:
             self._violation = (
                 f"the group {GROUP} has offset {found.offset} of {_PARTITION}, which was committed"
-                f" for an earlier topic of that name, not one of {sorted(self._own)}"
+                f" for an earlier topic of that name, not one of {self._offsets}"
             )

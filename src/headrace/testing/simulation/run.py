@@ -258,6 +258,7 @@ class SimulationRun:
             copies=copies,
             damage_kinds=self.plan.damage_kinds,
         )
+        self.recreated.watch(self.faults)
         self._deleted: list[str] = []
         for host in self.cluster.hosts:
             host.disk.on_rename = partial(self._renamed, host)
