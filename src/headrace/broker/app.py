@@ -120,7 +120,7 @@ def assemble(
         client_id=f"node-{config.node_id}-controller",
     )
     fetchers, isr = (
-        ReplicaFetchers(config, store, clock),
+        ReplicaFetchers(config, store, clock, lambda: workers.flush(logs.checkpoint)),
         IsrProposer(config, store, controllers, clock),
     )
     incarnation_id = rng.randbytes(16)

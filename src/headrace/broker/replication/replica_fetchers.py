@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,12 +56,16 @@ _TROUBLE_SECONDS = 1.0
 
 @dataclass(slots=True)
 class FetcherContext:
-    """The parts that all fetchers share. `config` is replaced when a dynamic setting changes."""
+    """The parts that all fetchers share. `config` is replaced when a dynamic setting changes.
+
+    `checkpoint` writes the start offsets of all logs, durably.
+    """
 
     config: BrokerConfig
     store: MetadataStore
     clock: Clock
     throttle: Throttle
+    checkpoint: Callable[[], Awaitable[object]]
 
     @property
     def broker_epoch(self) -> int:
@@ -218,9 +222,11 @@ class ReplicaFetcher:
             return
         flushes: dict[PartitionKey, asyncio.Future[None]] = {}
         out_of_range: list[FollowedPartition] = []
-        taken = 0
+        taken, has_deleted = 0, False
         for followed, data in answers:
-            verdict = decide(data, self.partitions[followed.key].log)
+            log = self.partitions[followed.key].log
+            verdict = decide(data, log)
+            start_offset = log.log_start_offset
             if verdict.act is FetchAction.LOCATE:
                 out_of_range.append(followed)
             elif verdict.act is not FetchAction.APPEND:
@@ -229,10 +235,15 @@ class ReplicaFetcher:
                     await asyncio.sleep(0)
             elif (flushed := self._append(followed, data)) is not None:
                 flushes[followed.key] = flushed
+            has_deleted = has_deleted or log.log_start_offset > start_offset
             taken += len(data.records or b"")
             if taken >= _BYTES_PER_TURN:
                 taken = 0
                 await asyncio.sleep(0)
+        if has_deleted:
+            # The next fetch says that the records are gone, and DeleteRecords may be acknowledged:
+            # they must not come back when this replica crashes, and leads later.
+            await self._shared.checkpoint()
         if flushes:
             await asyncio.wait(flushes.values())
         for key, flushed in flushes.items():
@@ -547,11 +558,12 @@ class ReplicaFetchers:
         config: BrokerConfig,
         store: MetadataStore,
         clock: Clock,
+        checkpoint: Callable[[], Awaitable[object]],
         new_link: NewLink = NodeChannel,
     ) -> None:
         throttle = Throttle(config.follower_replication_throttled_rate)
         self._new_link = new_link
-        self._shared = FetcherContext(config, store, clock, throttle)
+        self._shared = FetcherContext(config, store, clock, throttle, checkpoint)
         self._sources: dict[int, _SourceBroker] = {}
         self._homes: dict[TopicPartition, _FetchAssignment] = {}
         self._ending: set[asyncio.Task[None]] = set()
