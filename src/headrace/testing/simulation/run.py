@@ -32,6 +32,7 @@ from headrace.testing.simulation.loop import Deadlock, LimitExceeded
 from headrace.testing.simulation.recreated_topics import RecreatedTopics
 from headrace.testing.simulation.simulated_cluster import DATA, SimulatedCluster
 from headrace.testing.simulation.transactional_workload import TransactionalWorkload, epochs_up_to
+from headrace.testing.simulation.trimmed_topic import TrimmedTopic
 from headrace.testing.simulation.workload import Workload
 from headrace.types import TopicPartition
 
@@ -107,7 +108,9 @@ class RunPlan:
     kinds: Sequence[str] | None = None
     # A topic is deleted and created again repeatedly, under a group that commits offsets for it.
     recreates: bool = False
-    # The time that topics stay without records, while there are faults already.
+    # A client deletes the oldest records of a topic that it writes to.
+    trims: bool = False
+    # How long topics get no records, while there are faults already.
     unused_s: float = 0.0
     # The time after healing until the cluster must be whole.
     healed_s: float = 60.0
@@ -132,6 +135,7 @@ class RunPlan:
         plan = replace(
             plan,
             damage=True,
+            trims=False,
             durable=rng.random() < 0.5,
             eager=rng.random() < 0.3,
             old_timestamps=rng.random() < 0.3,
@@ -147,6 +151,7 @@ class RunPlan:
     def of_seed(cls, seed: int | str) -> "RunPlan":
         rng = Random(f"{seed}/plan")
         partitions, producers = rng.randint(1, 3), rng.randint(1, 2)
+        trims = Random(f"{seed}/trims")
         seconds, pause_s = rng.uniform(6, 14), 10 ** rng.uniform(-1.7, -0.4)
         return cls(
             partitions=partitions,
@@ -170,8 +175,11 @@ class RunPlan:
                 "log.cleaner.backoff.ms": str(rng.choice((200, 15_000))),
                 "log.cleaner.min.cleanable.ratio": str(rng.choice((0.01, 0.5))),
                 "log.cleaner.delete.retention.ms": str(rng.choice((300, 86_400_000))),
+                # Remove the segments of deleted records at once, or not at all.
+                "log.retention.check.interval.ms": str(trims.choice((300, 300_000))),
             },
             recreates=rng.random() < 0.4,
+            trims=trims.random() < 0.3,
         )
 
     def broker_settings(self) -> dict[str, str]:
@@ -246,7 +254,8 @@ class SimulationRun:
         )
         self.clients += self.transactions.hosts
         self.recreated = RecreatedTopics(self.cluster, self.plan.pause_s, self.plan.recreates)
-        self.clients += self.recreated.hosts
+        self.trimmed = TrimmedTopic(self.cluster, self.plan.pause_s, self.plan.trims)
+        self.clients += self.recreated.hosts + self.trimmed.hosts
         self.faults = Faults(
             self.cluster,
             self.clients,
@@ -327,12 +336,13 @@ class SimulationRun:
         await self.workload.probe("probe")
         await self._group_reads("probe")
         await self.transactions.probe()
-        self.workload.stop = self.recreated.stop = True
+        self.workload.stop = self.recreated.stop = self.trimmed.stop = True
         await self._clients_done(self.producers)
         await self.transactions.finish(await self.workload.read_all())
         await self._clients_done(self.clients)
         await self._settle()
         self.recreated.check()
+        await self.trimmed.check()
         self.history.check(await self.workload.read_all())
         if self._deleted:
             raise Violation(self._deleted[0])
@@ -358,7 +368,7 @@ class SimulationRun:
         servers = self.cluster.bootstrap_servers
         async with aio.Admin(bootstrap_servers=servers, client_id="admin") as admin:
             topics = [NewTopic(TOPIC, self.plan.partitions, self.plan.brokers)]
-            await admin.create_topics(topics + self.transactions.topics())
+            await admin.create_topics(topics + self.transactions.topics() + self.trimmed.topics())
 
     def _start_clients(self) -> None:
         for client in self.clients:
@@ -370,6 +380,7 @@ class SimulationRun:
         self.workload.calm_down()
         self.transactions.clients.slow_down()
         self.recreated.calm_down()
+        self.trimmed.calm_down()
 
     async def _group_reads(self, producer: str) -> None:
         """Wait until the group has read all acknowledged records of a producer."""
