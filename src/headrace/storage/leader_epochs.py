@@ -64,6 +64,16 @@ class LeaderEpochs:
         if epoch > self.latest:
             self._replace(_with(self._entries, epoch, start_offset))
 
+    def assign_batches(self, headers: Iterable[BatchHeader]) -> None:
+        """Note the epochs of batches at the end of the log: all of them, or none if that fails."""
+        entries, latest = self._entries, self.latest
+        for header in headers:
+            if header.leader_epoch > latest:
+                latest = header.leader_epoch
+                entries = _with(entries, latest, header.base_offset)
+        if latest > self.latest:
+            self._replace(entries)
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch not above `epoch`, and the offset where it ended.
 

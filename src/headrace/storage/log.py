@@ -660,9 +660,6 @@ class Log(LogReader):
             if self._policy.must_roll(segment, len(data), last, now_ms):
                 self._roll(now_ms)
                 segment = self._segments.active
-            if last.leader_epoch > self.epochs.latest:
-                for header in headers:
-                    self.epochs.assign(header.leader_epoch, header.base_offset)
             segment.write_indexes()
             file = segment.hold_open()
         except StorageError as error:
@@ -671,6 +668,10 @@ class Log(LogReader):
         position = segment.size
         try:
             file.write_at(position, data)
+            # Never before: with the epochs of batches that a full disk has refused, this replica
+            # would win elections against those that have the batches.
+            if last.leader_epoch > self.epochs.latest:
+                self.epochs.assign_batches(headers)
         except StorageError as error:
             self._note_refused(error, len(data))
             raise self._undo_write(segment, error) from error

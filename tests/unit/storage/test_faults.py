@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError, StorageError
+from headrace.protocol.records import read_header, scan_headers
 from headrace.storage.files import DiskFull
 from headrace.storage.log import Log
 from tests.unit.storage.logs import (
     NOW_MS,
     FaultyFiles,
     append,
+    batch,
     check_indexes,
     config,
     open_log,
@@ -307,3 +309,29 @@ def test_any_operation_may_fail_and_acknowledged_records_survive(
     again = open_log(path, recovery_point=log.recovery_point)
     assert [value for _, value in read_all(again)][: len(acknowledged)] == acknowledged
     check_indexes(again)
+
+
+@pytest.mark.parametrize(
+    ("operation", "file"), [("write", ".log"), ("write", "leader-epoch-checkpoint.tmp")]
+)
+def test_a_refused_append_leaves_no_epochs_behind(
+    tmp_path: Path, operation: str, file: str
+) -> None:
+    """Seed 3000243: with them a replica that lacked the batches won the next election."""
+    files = FaultyFiles()
+    log = open_log(tmp_path / "orders-0", files=files)
+    first = batch(2, leader_epoch=1)
+    log.append_replicated(first, [read_header(first)], NOW_MS)
+    more = batch(1, base_offset=2, leader_epoch=3) + batch(1, base_offset=3, leader_epoch=4)
+    headers = scan_headers(more)
+    files.fail(operation, file, errno.ENOSPC)
+    with pytest.raises(KafkaError, match="ENOSPC"):
+        log.append_replicated(more, headers, NOW_MS)
+    assert log.log_end_offset == 2
+    assert log.epochs.entries == ((1, 0),)
+    assert log.latest_epoch == 1
+    files.heal()
+    assert open_log(tmp_path / "orders-0").epochs.entries == ((1, 0),)
+    log.append_replicated(more, headers, NOW_MS)
+    assert log.epochs.entries == ((1, 0), (3, 2), (4, 3))
+    assert read_all(log) == read_all(open_log(tmp_path / "orders-0"))
