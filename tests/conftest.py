@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 
 import hypothesis
@@ -60,12 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent.parent
     long: dict[Path, list[pytest.Item]] = {}
     short: list[pytest.Item] = []
-    for item in items:
-        path = item.path.relative_to(root)
-        if any(path.is_relative_to(one) for one in _LONG):
-            long.setdefault(path, []).append(item)
+    for path, group in groupby(items, lambda item: item.path):
+        relative = path.relative_to(root)
+        if any(relative.is_relative_to(one) for one in _LONG):
+            long.setdefault(relative, []).extend(group)
         else:
-            short.append(item)
+            short.extend(group)
     if not long or not short:
         return
     spread: list[pytest.Item] = []

@@ -11,10 +11,12 @@ serves requests that come on a socket; `ForkServer` is the other end of it.
 
 import atexit
 import ctypes
+import gc
 import importlib
 import io
 import json
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -33,14 +35,17 @@ _MESSAGE_BYTES_MAX = 1 << 17
 
 
 class Program(NamedTuple):
-    """A module whose `main` is run in each process, and the modules to import before."""
+    """A module whose `main` is run in each process, and the modules to import before.
+
+    `package.*` is a package with all that is in it.
+    """
 
     module: str
     preloaded: tuple[str, ...]
 
 
 BROKER = Program("headrace.testing.child", ("headrace.broker.app",))
-COMMAND = Program("headrace.cli.main", ("headrace.cli.main", "headrace.client.admin"))
+COMMAND = Program("headrace.cli.main", ("headrace.cli.*", "headrace.client.admin"))
 MEMBER = Program(
     "tests.integration.groups.member", ("headrace", "confluent_kafka", "kafka", "aiokafka")
 )
@@ -263,11 +268,20 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> list[str]
     return arguments
 
 
+def _import(name: str) -> None:
+    package = importlib.import_module(name.removesuffix(".*"))
+    if name.endswith(".*"):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+
+
 def main() -> int | None:
     descriptor, module, *preloaded = sys.argv[1:]
     for name in preloaded:
-        importlib.import_module(name)
+        _import(name)
     program = importlib.import_module(module)
+    # Nothing of this is garbage: no process need look at it, which would copy its pages.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with socket.socket(fileno=int(descriptor)) as requests:
         arguments = serve(requests)
