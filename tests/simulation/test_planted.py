@@ -22,8 +22,8 @@ def test_plan_of_a_bug_finds_nothing_without_it(plan: RunPlan, seed: int) -> Non
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
 def test_planted_bug_is_caught(name: str) -> None:
-    plan = PLANTED[name].plan
-    for seed in range(SEEDS_MAX):
+    plan, first = PLANTED[name].plan, PLANTED[name].seed
+    for seed in sorted(range(SEEDS_MAX), key=lambda seed: seed != first):
         with planted(name):
             problem = SimulationRun(seed, plan).outcome().problem
         # What else a bug ends in, an operating error say, is not found by a check.

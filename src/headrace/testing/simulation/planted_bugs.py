@@ -54,6 +54,8 @@ class PlantedBug:
 
     plan: RunPlan
     changes: Sequence[PlantedChange]
+    # The first that has found it. One that does not do so any more costs time and nothing else.
+    seed: int = 0
 
 
 @contextmanager
@@ -407,7 +409,9 @@ PLANTED = {
         _RECREATED, [PlantedChange(GroupTopics, "id_of", _ignore_topic_ids)]
     ),
     "fence-hasty-ends": PlantedBug(
-        _HASTY, [PlantedChange(TransactionShard, "handle", _fence_hasty_ends)]
+        _HASTY,
+        [PlantedChange(TransactionShard, "handle", _fence_hasty_ends)],
+        seed=5,
     ),
     "forget-decisions": PlantedBug(
         _TELLERS, [PlantedChange(TransactionShard, "loaded", _forget_decisions)]
@@ -428,7 +432,9 @@ PLANTED = {
         _LEAVERS, [PlantedChange(TransactionCoordinator, "_supply_later", _stock_on_request)]
     ),
     "take-any-marker": PlantedBug(
-        _REPLAYS, [PlantedChange(ProducerStates, "check_marker", _take_any_marker)]
+        _REPLAYS,
+        [PlantedChange(ProducerStates, "check_marker", _take_any_marker)],
+        seed=1,
     ),
     "write-time-of-start": PlantedBug(
         _WRONG_CLOCKS, [PlantedChange(CoordinatorRuntime, "__init__", _write_time_of_start)]
@@ -449,6 +455,7 @@ PLANTED = {
             PlantedChange(_LogLoader, "_end_at", _cut_damage),
             PlantedChange(LogManager, "open_log", _forget_recovery_point),
         ],
+        seed=1,
     ),
     "delete-log-of-unreadable-id": PlantedBug(
         _DAMAGED_IDS,
@@ -462,7 +469,9 @@ PLANTED = {
         ],
     ),
     "last-in-sync-leads": PlantedBug(
-        _BLACKOUTS, [PlantedChange(Elections, "remove_from_isrs", _last_in_sync_leads)]
+        _BLACKOUTS,
+        [PlantedChange(Elections, "remove_from_isrs", _last_in_sync_leads)],
+        seed=2,
     ),
     "scrub-nothing-after-start": PlantedBug(
         _DAMAGED_CLOSED_SEGMENTS,
@@ -470,6 +479,7 @@ PLANTED = {
             PlantedChange(Scrubber, "read_tail", _read_nothing_after_start),
             PlantedChange(Scrubber, "scrub_next", _read_nothing_after_start),
         ],
+        seed=5,
     ),
     "skip-fsync-of-log-names": PlantedBug(
         _UNUSED,
@@ -487,9 +497,13 @@ PLANTED = {
         ],
     ),
     "trust-damaged-index": PlantedBug(
-        _DAMAGED_INDEXES, [PlantedChange(Segment, "_walk_from", _trust_damaged_index)]
+        _DAMAGED_INDEXES,
+        [PlantedChange(Segment, "_walk_from", _trust_damaged_index)],
+        seed=2,
     ),
     "trust-missing-txnindex": PlantedBug(
-        _DAMAGED_TXNINDEXES, [PlantedChange(_LogLoader, "_compare_sizes", _trust_missing_txnindex)]
+        _DAMAGED_TXNINDEXES,
+        [PlantedChange(_LogLoader, "_compare_sizes", _trust_missing_txnindex)],
+        seed=2,
     ),
 }
