@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.time_limits import scaled
+from tests.integration.testing.test_plugin import NOT_NEEDED
 
 pytest_plugins = ["pytester"]
 
@@ -36,7 +37,7 @@ def test_every_example_is_a_file() -> None:
 
 @pytest.mark.parametrize("name", TESTS)
 def test_example_passes(project: pytest.Pytester, name: str) -> None:
-    result = project.runpytest_subprocess("-p", "no:cacheprovider", name)
+    result = project.runpytest_subprocess(*NOT_NEEDED, name)
     assert result.parseoutcomes() == {"passed": FILES[name].count("def test_")}
 
 
