@@ -47,7 +47,13 @@ class Program(NamedTuple):
 BROKER = Program("headrace.testing.child", ("headrace.broker.app",))
 COMMAND = Program("headrace.cli.main", ("headrace.cli.*", "headrace.client.admin"))
 MEMBER = Program(
-    "tests.integration.groups.member", ("headrace", "confluent_kafka", "kafka", "aiokafka")
+    "tests.integration.groups.member",
+    (
+        "headrace.client.*",
+        "confluent_kafka",
+        "kafka.coordinator.assignors.*",
+        "aiokafka.coordinator.assignors.*",
+    ),
 )
 
 

@@ -54,6 +54,7 @@ class Member:
     def __init__(self, options: Options) -> None:
         self.name = options.name
         self.reports: list[Report] = []
+        self._received: set[tuple[str, int, int]] = set()
         # When it stopped working without saying so.
         self.killed_at: float | None = None
         streams = Streams(subprocess.PIPE, subprocess.PIPE, None)
@@ -80,13 +81,7 @@ class Member:
     @property
     def received(self) -> set[tuple[str, int, int]]:
         """Topic, partition and offset of every record it was given."""
-        return {
-            (topic, partition, offset)
-            for report in self.reports
-            if report.kind == "records"
-            for topic, partition, offsets in report.details
-            for offset in offsets
-        }
+        return self._received.copy()
 
     def said(self, kind: str) -> Report | None:
         """The last report of a kind."""
@@ -152,7 +147,13 @@ class Member:
         for line in self._process.stdout:
             # A killed process may leave half a line.
             if line.endswith(b"\n"):
-                self.reports.append(Report(*json.loads(line)))
+                self._keep(Report(*json.loads(line)))
+
+    def _keep(self, report: Report) -> None:
+        if report.kind == "records":
+            for topic, partition, offsets in report.details:
+                self._received.update((topic, partition, offset) for offset in offsets)
+        self.reports.append(report)
 
 
 class Group:

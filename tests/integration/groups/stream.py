@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from headrace.testing.time_limits import scaled
 from tests.integration.groups.consumers import Group, Partition, wait_for
 
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.1
 
 
 class Stream:
