@@ -55,6 +55,10 @@ MEMBER = Program(
         "aiokafka.coordinator.assignors.*",
     ),
 )
+COPIER = Program(
+    "tests.integration.transactions.copy_program",
+    ("headrace.client.*", "confluent_kafka", "kafka.coordinator.assignors.*"),
+)
 
 
 class ForkedProcess(subprocess.Popen[Any]):

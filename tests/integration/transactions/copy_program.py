@@ -49,9 +49,8 @@ class Manner:
 
 
 def arguments(job: Job, manner: Manner) -> list[str]:
-    """The command line of a copier."""
-    module = "tests.integration.transactions.copy_program"
-    return [sys.executable, "-m", module, json.dumps([asdict(job), asdict(manner)])]
+    """What a copier is told on its command line."""
+    return [json.dumps([asdict(job), asdict(manner)])]
 
 
 class Program:

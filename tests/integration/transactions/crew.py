@@ -7,15 +7,14 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from headrace.testing.time_limits import scaled
+from tests.fork_server import COPIER, Streams, server_of
 from tests.integration.transactions.copiers.interface import Job
 from tests.integration.transactions.copy_program import FENCED, Manner, arguments
 
-_ROOT = Path(__file__).resolve().parents[3]
 _STOP_S = scaled(60)
 _LOOK_S = 0.05
 
@@ -105,15 +104,9 @@ class Post:
     def _start(self) -> subprocess.Popen[str]:
         self.runs += 1
         manner = replace(self._manner, seed=f"{self._manner.seed}/{self.runs}")
-        return subprocess.Popen(
-            arguments(self.job, manner),
-            cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,
-        )
+        streams = Streams(subprocess.DEVNULL, self._output, subprocess.STDOUT)
+        server = server_of(COPIER, os.environ)
+        return server.start(arguments(self.job, manner), os.environ, streams, text=True)
 
     def _count(self, status: int) -> None:
         self.fenced += status == FENCED
