@@ -56,6 +56,10 @@ class Results(ABC):
     def is_busy(self) -> bool:
         """Whether somebody is inside a transaction."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the database."""
+
     def values(self) -> list[str]:
         return sorted(str(value) for (value,) in self.query("SELECT value FROM results"))
 
@@ -93,22 +97,28 @@ class SQLiteResults(Results):
             database.rollback()
             return False
 
+    def close(self) -> None:
+        pass  # Nothing is open between two queries.
+
 
 class PostgresResults(Results):
     script = "postgres_offsets.py"
 
     def __init__(self, dsn: str) -> None:
         self.connect = dsn
+        # Connecting costs the server a process each time.
+        self._database = psycopg.connect(dsn, autocommit=True)
         self.query("DROP TABLE IF EXISTS results, offsets")
 
     def query(self, sql: str) -> list[tuple[object, ...]]:
-        with psycopg.connect(self.connect) as database:
-            try:
-                rows = database.execute(sql)
-                return rows.fetchall() if rows.description else []
-            except psycopg.errors.UndefinedTable:
-                database.rollback()
-                return []
+        try:
+            rows = self._database.execute(sql)
+            return rows.fetchall() if rows.description else []
+        except psycopg.errors.UndefinedTable:
+            return []
+
+    def close(self) -> None:
+        self._database.close()
 
     def is_busy(self) -> bool:
         # Clients only: the server's own workers have transactions too.
@@ -129,10 +139,14 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def results(request: pytest.FixtureRequest, tmp_path: Path) -> Results:
+def results(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Results]:
+    found: Results
     if request.param == "sqlite":
-        return SQLiteResults(tmp_path / "results.db")
-    return PostgresResults(request.getfixturevalue("server"))
+        found = SQLiteResults(tmp_path / "results.db")
+    else:
+        found = PostgresResults(request.getfixturevalue("server"))
+    with closing(found):
+        yield found
 
 
 class Workers:
@@ -175,7 +189,7 @@ class Workers:
             for process in self._running:
                 assert process.poll() is None, process.communicate()[1]
             assert not deadline.has_passed, f"{self._results.count()} results in time"
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def wake(self, process: subprocess.Popen[str]) -> str:
         """Let a stopped process go on to its end; what it said of it."""
@@ -194,7 +208,7 @@ class Workers:
             assert process.returncode == 0, stderr
         self._running.clear()
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         for process in self._running:
             process.kill()
             process.communicate()
@@ -213,9 +227,8 @@ def broker_with_records(start_broker: Callable[..., BrokerProcess]) -> BrokerPro
 
 @pytest.fixture
 def workers(broker_with_records: BrokerProcess, results: Results) -> Iterator[Workers]:
-    workers = Workers(broker_with_records.address, results)
-    yield workers
-    workers.abandon()
+    with closing(Workers(broker_with_records.address, results)) as workers:
+        yield workers
 
 
 def test_results_are_complete_and_single_whenever_a_process_is_killed(
@@ -262,7 +275,7 @@ def test_a_process_stopped_inside_a_transaction_does_not_stop_the_others_for_lon
 ) -> None:
     results = PostgresResults(server)
     workers = Workers(broker_with_records.address, results)
-    try:
+    with closing(results), closing(workers):
         zombie = workers.start()
         workers.wait(lambda: results.count() > RECORDS // 50)
         stop(zombie, until=results.is_locked)
@@ -274,9 +287,7 @@ def test_a_process_stopped_inside_a_transaction_does_not_stop_the_others_for_lon
         assert "\npsycopg." in workers.wake(zombie)
         workers.wait(lambda: results.count() >= RECORDS)
         workers.stop()
-    finally:
-        workers.abandon()
-    assert results.values() == EVERYTHING
+        assert results.values() == EVERYTHING
 
 
 def stop(process: subprocess.Popen[str], until: Callable[[], bool]) -> None:
