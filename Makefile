@@ -20,8 +20,9 @@ STUBS := $(shell find src/headrace -name '*.pyi')
 COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 
 # Tests mostly wait for brokers and clients, so a few at once share the cores well.
-WORKERS ?= 5
-PARALLEL := -n $(WORKERS) --dist worksteal
+WORKERS ?= 7
+# tests/forked_workers.py: all is imported and collected once.
+PARALLEL := --forked $(WORKERS)
 
 # Tests start hundreds of processes: each module is compiled once, not once in each of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,12 +75,12 @@ test-others: venv
 test-spark: venv
 	@echo "==> tests on Spark"
 	@mkdir -p build; $(PY) -m tests.spark.class_archive 2> build/spark-classes.log
-	@$(PYTEST) tests/spark -n 2 --dist worksteal --durations=10 $(ARGS)
+	@$(PYTEST) tests/spark --forked 2 --durations=10 $(ARGS)
 
 test-pure: venv
 	@$(PY) tools/pure_build.py $(PURE)
 	@echo "==> protocol, storage and producer tests, codec build: pure"
-	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) -n 2 --dist worksteal $(ARGS)
+	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) --forked 2 $(ARGS)
 
 check: venv ## Run ruff, mypy, the import contracts and the tidy test
 	@echo "==> ruff"
@@ -99,7 +100,7 @@ coverage: venv ## Print the branch coverage of src, uncompiled and without Spark
 	@$(PY) tools/pure_build.py $(PURE)
 	@rm -rf $(COVERAGE); mkdir -p $(COVERAGE)
 	@failed=0; export COVERAGE_FILE=$(COVERAGE)/data COVERAGE_RUN=1; \
-	HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(CURDIR)/$(PURE) $(PY) -m coverage run -m pytest $(PARALLEL) \
+	HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(CURDIR)/$(PURE) $(PY) -m coverage run -m pytest -n 5 --dist worksteal \
 		$(or $(ARGS),tests $(ELSEWHERE)) || failed=1; \
 	$(PY) -m coverage combine --quiet; $(PY) -m coverage report; \
 	exit $$failed

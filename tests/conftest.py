@@ -16,7 +16,7 @@ from headrace.testing.runners import WARNINGS_VARIABLE
 from tests import fork_server
 from tests.support import BrokerProcess
 
-pytest_plugins = ["tests.no_skips", "tests.time_report"]
+pytest_plugins = ["tests.forked_workers", "tests.no_skips", "tests.time_report"]
 
 # No deadline: a busy machine is not a bug. In CI the examples are fewer and the same on every run;
 # elsewhere they are new ones every time.

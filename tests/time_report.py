@@ -5,6 +5,7 @@ time of its fixtures has a separate limit. When a limit runs out the machine is 
 a test that hangs fails.
 """
 
+import os
 import resource
 import signal
 import threading
@@ -62,6 +63,8 @@ def _cpu_s() -> float:
 
 _process = _Process()
 observe(_process.note)
+# A forked worker begins with none.
+os.register_at_fork(after_in_child=_process.take)
 
 
 @pytest.hookimpl(tryfirst=True)
