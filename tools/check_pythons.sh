@@ -45,8 +45,8 @@ check() {
     "$python" -m venv "$place/venv"
     python="$place/venv/bin/python"
     cd "$place"
-    install "$python" setuptools Cython pytest pytest-timeout hypothesis prometheus-client pyarrow \
-        click cramjam fastcrc rich uvloop
+    install "$python" setuptools Cython pytest pytest-timeout pytest-xdist hypothesis \
+        prometheus-client pyarrow click cramjam fastcrc rich uvloop
     "$python" -m pip --disable-pip-version-check install --quiet --no-build-isolation --no-deps .
     # Imported from where it was installed, as a user has it.
     rm -rf src
