@@ -75,7 +75,7 @@ test-others: venv
 test-spark: venv
 	@echo "==> tests on Spark"
 	@mkdir -p build; $(PY) -m tests.spark.class_archive 2> build/spark-classes.log
-	@$(PYTEST) tests/spark --forked 2 --durations=10 $(ARGS)
+	@$(PYTEST) tests/spark -n 2 --dist worksteal --durations=10 $(ARGS)
 
 test-pure: venv
 	@$(PY) tools/pure_build.py $(PURE)
