@@ -51,27 +51,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Tests with processes take seconds each. Left together at one end of the list, they would be run by
-# one process while the others have nothing left to do.
+# Tests with processes mostly wait, and simulated clusters keep a core busy. Left together at one
+# end of the list they would leave cores idle, or be run by one process when the others are done.
 _LONG = (Path("tests/integration"), Path("tests/simulation"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the modules of long tests evenly over the run."""
+    """Spread the modules of long tests of each kind evenly over the run."""
     root = Path(__file__).parent.parent
-    long: dict[Path, list[pytest.Item]] = {}
+    long: dict[Path, list[list[pytest.Item]]] = {kind: [] for kind in _LONG}
     short: list[pytest.Item] = []
     for path, group in groupby(items, lambda item: item.path):
-        relative = path.relative_to(root)
-        if any(relative.is_relative_to(one) for one in _LONG):
-            long.setdefault(relative, []).extend(group)
-        else:
+        kind = next((one for one in _LONG if path.is_relative_to(root / one)), None)
+        if kind is None:
             short.extend(group)
-    if not long or not short:
+        else:
+            long[kind].append(list(group))
+    places = [
+        ((number + 0.5) / len(modules), module)
+        for modules in long.values()
+        for number, module in enumerate(modules)
+    ]
+    if not places or not short:
         return
     spread: list[pytest.Item] = []
-    modules, step = list(long.values()), -(-len(short) // len(long))
-    for number, module in enumerate(modules):
+    step = -(-len(short) // len(places))
+    for number, (_, module) in enumerate(sorted(places, key=lambda placed: placed[0])):
         spread += module + short[number * step : (number + 1) * step]
     assert len(spread) == len(items)
     items[:] = spread
