@@ -8,12 +8,26 @@ from bench import (
     cluster,
     compaction,
     groups,
+    quotas,
     scrubbing,
+    security,
     spark,
     testing,
     transactions,
 )
 
 # Every part is run, even if an earlier one missed its target.
-parts = (broker, cluster, transactions, compaction, scrubbing, groups, testing, clients, spark)
+parts = (
+    broker,
+    cluster,
+    transactions,
+    compaction,
+    scrubbing,
+    security,
+    groups,
+    quotas,
+    testing,
+    clients,
+    spark,
+)
 sys.exit(max([one.main() for one in parts]))

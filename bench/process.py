@@ -57,8 +57,10 @@ class BrokerProcess:
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-")
-        command = [sys.executable, "-m", "headrace.cli.main", "up", "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "headrace.cli.main", "up"]
         command += ["--data-dir", self._directory.name]
+        if "listeners" not in settings:
+            command += ["--listen", "127.0.0.1:0"]
         for name, value in settings.items():
             command += ["--set", f"{name.replace('_', '.')}={value}"]
         self.started = time.perf_counter()

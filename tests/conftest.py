@@ -1,4 +1,4 @@
-"""Fixtures and settings common to all tests."""
+"""Fixtures and settings every test shares."""
 
 import logging
 import os
@@ -28,20 +28,20 @@ hypothesis.settings.register_profile(
     max_examples=30 if is_ci else 50,
     print_blob=True,
 )
-# Uncompiled code is slow, and its tests look for differences from the compiled code.
+# Uncompiled code is slow, and what its tests look for is a difference from the compiled.
 hypothesis.settings.register_profile(
     "pure", hypothesis.settings.get_profile("headrace"), max_examples=15
 )
 is_pure = os.environ.get("HEADRACE_EXPECT_BUILD") == "pure"
 hypothesis.settings.load_profile("pure" if is_pure else "headrace")
 
-# Warned here, so that the warning is not counted in the first test that makes a client.
+# Said here, it is not said in whichever test makes the first client and counts warnings.
 warn_if_uncompiled(logging.getLogger("tests"))
 
-# No Python warning may reach a broker's log. Users' brokers continue after one.
+# No warning of Python's own may reach a broker's log. Users' brokers go on after one.
 os.environ.setdefault(WARNINGS_VARIABLE, "error")
 
-# Coverage is measured in processes that start without the fork server.
+# Coverage is measured in processes that start by themselves.
 if not os.environ.get("COVERAGE_RUN"):
     fork_server.install()
 

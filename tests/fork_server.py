@@ -216,12 +216,16 @@ def _start_broker(
     prefix: Sequence[str], python: Sequence[str], argument: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[str]":
     """Fork a broker; takes the place of `headrace.testing.runners.start_child`."""
+    from headrace.testing import runners
+
     if prefix:  # A command that runs the interpreter itself.
         assert _plain_start is not None
         return _plain_start(prefix, python, argument, environment)
     streams = Streams(subprocess.PIPE, subprocess.PIPE, subprocess.STDOUT)
     server = server_of(BROKER, environment, python)
-    return server.start([argument], environment, streams, text=True)
+    process = server.start([], environment, streams, text=True)
+    runners.give_argument(process, argument)
+    return process
 
 
 def install() -> None:

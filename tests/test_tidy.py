@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from tools import make_settings_table, make_tool_differences
+from tools import make_authorization_table, make_settings_table, make_tool_differences
 from tools.codec_build import compiled_modules
 from tools.make_file_map import is_table, modules_page
 
@@ -35,6 +35,7 @@ BROAD_EXCEPTS = {
     "client/producer/delivery.py": "an application's callback raises what it likes; it is logged",
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
+    "net/sasl_login.py": "a token provider raises what it likes; its text may have a secret",
     "net/server.py": "a connection that cannot be served is closed; handlers report their bugs",
     "pipelines/frames/dataframes.py": "a step's function raises what it likes: its error",
     "pipelines/spec/user_code.py": "a user's file raises what it likes; it is told with its line",
@@ -48,7 +49,14 @@ TASK_STARTERS = {"net/server.py", "tasks.py"}
 CLIENTS_AND_SURFACES = ("cli/", "client/", "pipelines/", "testing/")
 
 # The shell around the disk, and the surfaces, which read and write what a user names.
-FILE_OPENERS = ("storage/files.py", "cli/", "pipelines/", "testing/time_limits.py")
+FILE_OPENERS = (
+    "net/sasl_login.py",
+    "storage/files.py",
+    "storage/key_sources.py",
+    "cli/",
+    "pipelines/",
+    "testing/time_limits.py",
+)
 
 # A wait of ten seconds or more is a limit: it must adapt to the load of the machine.
 FIXED_LIMIT = re.compile(
@@ -71,21 +79,36 @@ SHARED_MODULE_NAMES = {
 # runs most of them, or why there is none.
 TESTED_LINES_MIN = 100
 TESTED_ELSEWHERE = {
+    "broker/access/cluster_rules.py": "unit/broker/test_authorization.py",
+    "broker/access/group_rules.py": "unit/broker/test_authorization.py",
+    "broker/access/rules.py": "unit/broker/test_authorization.py",
+    "broker/access/topic_rules.py": "unit/broker/test_authorization.py",
+    "broker/access/transaction_rules.py": "unit/broker/test_authorization.py",
     "broker/apis.py": "unit/broker/test_dispatch.py",
+    "broker/authentication.py": "integration/security/test_sasl_connections.py",
+    "broker/credential_store.py": "integration/security/test_sasl_clients.py",
+    "broker/handlers/delegation_tokens.py": "integration/security/test_sasl_clients.py",
+    "broker/sasl_exchanges.py": "integration/security/test_sasl_clients.py",
+    "broker/token_keys.py": "integration/security/test_sasl_clients.py",
+    "cli/users.py": "integration/security/test_users_cli.py",
+    "client/admin/users.py": "integration/security/test_sasl_clients.py",
+    "client/sasl_options.py": "integration/security/test_sasl_clients.py",
+    "net/sasl_login.py": "integration/security/test_sasl_clients.py",
     "broker/cluster/recovery_elections.py": "simulation/test_recovery_elections.py",
     "broker/compactor.py": "integration/test_compaction.py",
     "broker/coordination/completion_queue.py": (
         "unit/broker/coordination/test_transaction_coordinator.py"
     ),
+    "broker/forwarding.py": "unit/broker/test_authorization.py",
     "broker/handlers/configs.py": "integration/test_config_resources.py",
     "broker/handlers/find_coordinator.py": "integration/groups/test_bad_group_requests.py",
     "broker/handlers/groups.py": "integration/groups/test_rebalancing.py",
     "broker/handlers/quorum.py": "integration/cluster/test_bootstrap_controller.py",
-    "broker/handlers/quotas.py": "unit/broker/handlers/test_security.py",
     "broker/handlers/topics.py": "integration/client/test_admin.py",
     "broker/quorum/log_replication.py": "unit/broker/quorum/test_quorum.py",
     "broker/quorum/raft_driver.py": "unit/broker/quorum/test_quorum.py",
     "broker/request.py": "unit/broker/test_authorization.py",
+    "cli/acls.py": "integration/test_acls.py",
     "cli/clients.py": "unit/cli/test_reading.py",
     "cli/kafka_words.py": "unit/cli/test_main.py",
     "cli/log/repair.py": "unit/cli/log/test_metadata_repair.py",
@@ -94,6 +117,8 @@ TESTED_ELSEWHERE = {
     "cli/log_dir_moves.py": "unit/cli/test_reassign_log_dirs.py",
     "cli/pipeline_display.py": "unit/cli/test_pipeline.py",
     "cli/reassignment_moves.py": "unit/cli/test_reassign.py",
+    "cli/roles.py": "integration/test_acls.py",
+    "client/admin/acls.py": "integration/test_acls.py",
     "client/admin/admin_requests.py": "unit/client/admin/test_topics.py",
     "client/admin/aio.py": "unit/client/admin/test_admin.py",
     "client/common_options.py": "unit/client/test_options.py",
@@ -469,6 +494,11 @@ def test_changelog_begins_with_what_is_unreleased_and_the_version_of_the_package
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     assert re.fullmatch(rf"\[{re.escape(headrace.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_the_page_about_authorization_has_the_rights_that_the_code_asks_for() -> None:
+    page = make_authorization_table.PAGE.read_text()
+    assert make_authorization_table.page() == page, "run tools/make_authorization_table.py"
 
 
 def test_every_setting_is_documented() -> None:

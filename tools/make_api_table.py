@@ -53,15 +53,13 @@ _TELEMETRY = "Always announced: the broker itself receives the metrics, where Ka
 
 # APIs served in all versions, but with limitations.
 LIMITS = {
-    "AlterClientQuotas": "There are no client quotas yet: setting one is refused with "
-    "UNSUPPORTED_VERSION, removing one succeeds.",
+    "AlterClientQuotas": "Addresses have to be given as such: host names are not looked up.",
     "AlterUserScramCredentials": "Setting a credential is refused with SECURITY_DISABLED: there is "
     "no SASL yet.",
     "CreateAcls": _NO_ACLS,
     "CreateDelegationToken": _NO_TOKENS,
     "DeleteAcls": _NO_ACLS,
     "DescribeAcls": _NO_ACLS,
-    "DescribeClientQuotas": "Always empty: there are no client quotas yet.",
     "DescribeDelegationToken": _NO_TOKENS,
     "DescribeUserScramCredentials": "Always empty: there is no SASL yet.",
     "ExpireDelegationToken": _NO_TOKENS,

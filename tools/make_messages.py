@@ -86,8 +86,8 @@ SERVED = [
     "ListConfigResources",
 ]
 
-# Tables with fields of headrace that were added by hand (see `schema.OWN_TAG_MIN`).
-KEPT = {"describe_log_dirs"}
+# Tables to which fields of our own were added by hand (see `schema.OWN_TAG_MIN`).
+KEPT = {"describe_log_dirs", "principal_data"}
 
 # Messages other than requests and responses: module name, its docstring, the messages in it.
 DATA = {
@@ -106,7 +106,14 @@ DATA = {
             "FeatureLevelRecord",
             "ProducerIdsRecord",
             "BrokerRegistrationChangeRecord",
+            "DelegationTokenRecord",
+            "UserScramCredentialRecord",
+            "RemoveUserScramCredentialRecord",
+            "RemoveDelegationTokenRecord",
+            "ClientQuotaRecord",
             "NoOpRecord",
+            "AccessControlEntryRecord",
+            "RemoveAccessControlEntryRecord",
         },
     ),
     "quorum_records": (
@@ -126,6 +133,10 @@ DATA = {
     "transaction_records": (
         "The records of `__transaction_state`, and the value of a transaction's marker.",
         {"TransactionLogKey", "TransactionLogValue", "EndTxnMarker"},
+    ),
+    "principal_data": (
+        "The sender of a request, as an envelope carries it to the controller.",
+        {"DefaultPrincipalData"},
     ),
     "consumer_protocol": (
         "What consumers put into the opaque bytes of JoinGroup and SyncGroup.",

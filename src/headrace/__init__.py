@@ -23,8 +23,10 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from headrace import aio, testing
+    from headrace.client.admin.acls import Acl
     from headrace.client.admin.admin import Admin
     from headrace.client.admin.topics import EARLIEST, LATEST, NewTopic
+    from headrace.client.admin.users import DelegationToken, ScramDeletion, ScramUpsertion
     from headrace.client.consumer.consumer import Consumer
     from headrace.client.consumer.rebalance_listener import RebalanceListener
     from headrace.client.errors import (
@@ -55,7 +57,14 @@ if TYPE_CHECKING:
         ProducerRecord,
         RecordMetadata,
     )
-    from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError, UnknownTopic
+    from headrace.errors import (
+        AuthenticationFailed,
+        ConfigError,
+        ErrorCode,
+        HeadraceError,
+        KafkaError,
+        UnknownTopic,
+    )
     from headrace.net.client_connection import ConnectionFailed
     from headrace.protocol.consumer_records import ConsumerRecord
     from headrace.types import TopicPartition
@@ -63,7 +72,9 @@ if TYPE_CHECKING:
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "Acl",
     "Admin",
+    "AuthenticationFailed",
     "BatchMetadata",
     "BatchRefused",
     "BufferExhausted",
@@ -74,6 +85,7 @@ __all__ = [
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRecord",
+    "DelegationToken",
     "ErrorCode",
     "HeadraceError",
     "IllegalState",
@@ -90,6 +102,8 @@ __all__ = [
     "RebalanceListener",
     "RecordMetadata",
     "RecordTooLarge",
+    "ScramDeletion",
+    "ScramUpsertion",
     "SerializationFailed",
     "SomeFailed",
     "TimedOut",
@@ -107,12 +121,14 @@ __all__ = [
 _PACKAGES = ("aio", "testing")
 
 _MODULES = {
+    "client.admin.acls": ("Acl",),
     "client.admin.admin": ("Admin",),
     "client.admin.topics": (
         "EARLIEST",
         "LATEST",
         "NewTopic",
     ),
+    "client.admin.users": ("DelegationToken", "ScramDeletion", "ScramUpsertion"),
     "client.consumer.consumer": ("Consumer",),
     "client.consumer.rebalance_listener": ("RebalanceListener",),
     "client.types": (
@@ -143,7 +159,14 @@ _MODULES = {
         "Unreachable",
     ),
     "client.producer.producer": ("Producer",),
-    "errors": ("ConfigError", "ErrorCode", "HeadraceError", "KafkaError", "UnknownTopic"),
+    "errors": (
+        "AuthenticationFailed",
+        "ConfigError",
+        "ErrorCode",
+        "HeadraceError",
+        "KafkaError",
+        "UnknownTopic",
+    ),
     "net.client_connection": ("ConnectionFailed",),
     "protocol.consumer_records": ("ConsumerRecord",),
     "types": ("TopicPartition",),

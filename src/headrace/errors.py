@@ -229,6 +229,13 @@ def split_advice(text: str) -> tuple[str, str]:
     return what, advice
 
 
+class AuthenticationFailed(KafkaError):
+    """A login that was refused, so asking again with the same credentials will not help."""
+
+    def __init__(self, what: str, *, advice: str = "") -> None:
+        super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, what, advice=advice)
+
+
 class UnknownTopic(KafkaError):
     """The cluster has no such topic or partition, so a retry will not help."""
 
@@ -256,6 +263,18 @@ class ProtocolError(HeadraceError):
 
 class CorruptBatch(HeadraceError):
     """A record batch with contradictory or damaged bytes."""
+
+
+class SealedRecords(CorruptBatch):
+    """The records of a batch are encrypted, and whoever reads them did not open them."""
+
+
+class ChangedBatch(CorruptBatch):
+    """An encrypted batch that its own key does not open: it was changed, or is of another topic."""
+
+
+class MissingKey(HeadraceError):
+    """No key to encrypt or decrypt with; the text says which and what to do."""
 
 
 class ConfigError(HeadraceError):

@@ -479,7 +479,8 @@ class Option:
     Settings: `default` is a final value. A setting that is not given takes the value of the broker
     setting it `inherits`, each unit of which counts that setting's `scale`. A `dynamic` setting can
     change while a broker runs; if it is `per_broker` it has no cluster-wide default, and if it is
-    `listener_only` it changes under the name of a listener. An `internal` setting is described
+    `listener_only` it changes under the name of a listener. A `per_listener` setting may be given
+    for one listener, as `listener.name.NAME.` and its name. An `internal` setting is described
     only where it is given, and the value of a `sensitive` one never.
 
     `convert` turns the checked value into the final one, or raises ValueError with the reason.
@@ -499,6 +500,7 @@ class Option:
     sensitive: bool = False
     per_broker: bool = False
     listener_only: bool = False
+    per_listener: bool = False
     internal: bool = False
     convert: Callable[[Any], Any] | None = None
 
@@ -572,6 +574,7 @@ def option(
     kafka: str,
     aliases: tuple[str, ...] = (),
     default_text: str = "",
+    sensitive: bool = False,
 ) -> Any:
     """Declare a field of a client's options; see `Option` for the arguments.
 
@@ -584,8 +587,10 @@ def option(
         "kafka_name": kafka,
         "aliases": aliases,
         "default_text": default_text,
+        "sensitive": sensitive,
     }
-    return field(metadata={"option": declared})
+    # The value of a sensitive option is not to be seen where options are printed.
+    return field(repr=not sensitive, metadata={"option": declared})
 
 
 def setting(
@@ -597,6 +602,9 @@ def setting(
     inherits: str = "",
     scale: int = 1,
     sensitive: bool = False,
+    per_broker: bool = False,
+    listener_only: bool = False,
+    per_listener: bool = False,
     convert: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Declare a field of a config; see `Option` for the arguments."""
@@ -608,9 +616,13 @@ def setting(
         "inherits": inherits,
         "scale": scale,
         "sensitive": sensitive,
+        "per_broker": per_broker,
+        "listener_only": listener_only,
+        "per_listener": per_listener,
         "convert": convert,
     }
-    return field(default=default, metadata={"option": declared})
+    # The value of a sensitive setting is not to be seen where a config is printed.
+    return field(default=default, repr=not sensitive, metadata={"option": declared})
 
 
 def options_of(options_class: Any, scope: Scope | None = None) -> dict[str, Option]:

@@ -1,11 +1,29 @@
 """Types that every package shares. No logic beyond converting ids to text and back."""
 
 from base64 import b64decode, urlsafe_b64encode
+from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 ZERO_UUID = bytes(16)
+
+
+class SecurityProtocol(IntEnum):
+    """What a listener speaks below Kafka's protocol; the numbers are Kafka's."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+    @property
+    def uses_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class TopicPartition(NamedTuple):

@@ -46,7 +46,6 @@ _CLEAR = (
     "A new `min.insync.replicas` clears the eligible leader replicas of each partition by a record"
     " of that partition, where there are any and somebody is in sync."
 )
-_QUOTAS = "There are no client quotas yet: none can be set."
 _TELEMETRY = (
     "The broker itself receives the metrics of clients, so it always announces the APIs for them;"
     " Kafka needs a plugin."
@@ -108,12 +107,6 @@ DIFFERENCES: tuple[Difference, ...] = (
         parts=r" ?\bmin\.insync\.replicas=1,?",
     ),
     Difference(_CLEAR, steps=("dump metadata",), parts=r'^"type":"CLEAR_ELR_RECORD".*$'),
-    Difference(_QUOTAS, steps=("set a quota", "describe quotas")),
-    Difference(
-        _QUOTAS,
-        steps=("dump metadata", "dump a snapshot of the metadata"),
-        parts=r'^"type":"CLIENT_QUOTA_RECORD".*$',
-    ),
     # -- what is otherwise on purpose
     Difference(_TELEMETRY, methods=("clientInstanceId",)),
     Difference(_TELEMETRY, steps=("api versions",), parts=r"^\w+Telemetry\w*\(\d+\): .*$"),

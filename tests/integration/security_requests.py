@@ -40,9 +40,8 @@ SECURITY_ANSWERS: dict[Api, set[int]] = {
     Api.RENEW_DELEGATION_TOKEN: _TOKENS,
     Api.EXPIRE_DELEGATION_TOKEN: _TOKENS,
     Api.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
-    Api.ALTER_CLIENT_QUOTAS: {ErrorCode.UNSUPPORTED_VERSION},
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: {0, ErrorCode.RESOURCE_NOT_FOUND},
-    Api.ALTER_USER_SCRAM_CREDENTIALS: {ErrorCode.SECURITY_DISABLED},
+    Api.ALTER_USER_SCRAM_CREDENTIALS: {0},
     # The id of no client.
     Api.PUSH_TELEMETRY: {ErrorCode.INVALID_REQUEST},
 }
@@ -81,7 +80,15 @@ def security_requests() -> dict[Api, Callable[[int], Message]]:
             )
         ),
         Api.ALTER_USER_SCRAM_CREDENTIALS: lambda version: AlterUserScramCredentialsRequest(
-            upsertions=[ScramCredentialUpsertion(name="a", mechanism=1, iterations=4096)]
+            upsertions=[
+                ScramCredentialUpsertion(
+                    name="a",
+                    mechanism=1,
+                    iterations=4096,
+                    salt=bytes(16),
+                    salted_password=bytes(32),
+                )
+            ]
         ),
         Api.GET_TELEMETRY_SUBSCRIPTIONS: lambda version: GetTelemetrySubscriptionsRequest(),
         Api.PUSH_TELEMETRY: lambda version: PushTelemetryRequest(),

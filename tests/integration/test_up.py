@@ -1,17 +1,22 @@
 """`headrace up` as a person starts and ends it."""
 
+import json
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import psutil
 import pytest
 
+from headrace.config import read_properties
 from headrace.protocol import records
 from headrace.protocol.codec_build import UNCOMPILED
 from headrace.testing.runners import environment
+from tests.integration.commands import Cli
 from tests.integration.wire import is_serving
 from tests.support import headrace_command, unused_port
 from tools.pure_build import copy_pure
@@ -107,3 +112,56 @@ def read_until(stream: IO[str], text: str) -> str:
         assert line, said
         said += line
     return said
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_secure_makes_a_cluster_that_only_its_client_file_opens(
+    tmp_path: Path, brokers: int
+) -> None:
+    command = [headrace_command(), "up", "--secure", "--brokers", str(brokers)]
+    command += ["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")]
+    file = tmp_path / "data" / "security" / "client.properties"
+    with ended_by_sigterm(command) as process:
+        assert process.stdout is not None
+        said = read_until(process.stdout, "--client-config ")
+        assert said.endswith(f" --client-config {file}\n")
+        assert modes(file.parent) == {"ca.pem": 0o644}
+        check_clients(file, tmp_path / "config")
+        password = json.loads((file.parent / "passwords.json").read_text())["admin"]
+        running = psutil.Process(process.pid)
+        for each in (running, *running.children()):
+            assert password not in " ".join(each.cmdline())
+        process.send_signal(signal.SIGTERM)
+        said += process.stdout.read()
+    assert process.returncode == 0
+    assert password not in said
+
+
+def modes(directory: Path) -> dict[str, int]:
+    """The modes of files that others than their owner may read."""
+    assert directory.stat().st_mode & 0o777 == 0o700
+    found = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    return {name: mode for name, mode in found.items() if mode != 0o600}
+
+
+def check_clients(file: Path, config: Path) -> None:
+    """Connect by the file, by a profile made of it, and in vain without either."""
+    client = Cli("")
+    client.environment |= {"HEADRACE_CONFIG_DIR": str(config)}
+    client.text("topics", "create", "made", "--client-config", str(file))
+    first = read_properties(file.read_text())["bootstrap.servers"].partition(",")[0]
+    client.error("topics", "list", "--bootstrap-server", first)
+    client.text("profile", "add", "local", "--from", str(file))
+    assert "made" in client.text("topics", "list", "--profile", "local")
+
+
+@contextmanager
+def ended_by_sigterm(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A process that does not outlive the block, also if that fails."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()

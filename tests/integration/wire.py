@@ -47,7 +47,10 @@ FETCH_BY_NAME = 12
 class Wire:
     """One connection. Every wait is bounded; a peer that says nothing is a failed test."""
 
-    def __init__(self, address: str, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self, address: str, timeout_s: float = 60.0, *, client_id: str = "wire test"
+    ) -> None:
+        self._client_id = client_id
         host, _, port = address.rpartition(":")
         self._timeout_s = scaled(timeout_s)
         self._socket = socket.create_connection((host, int(port)), self._timeout_s)
@@ -83,7 +86,7 @@ class Wire:
             version = served_versions(request.api_key)[1]
         self._correlation_id += 1
         self.send_bytes(
-            b"".join(encode_request(request, version, self._correlation_id, "wire test"))
+            b"".join(encode_request(request, version, self._correlation_id, self._client_id))
         )
         if answered:
             self._pending.append((self._correlation_id, request.api_key, version))

@@ -1,6 +1,7 @@
 """A data directory read on Spark without its broker."""
 
 import json
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -9,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, spark_partition_id
 
 import headrace
+from headrace.security.keyring import KEY_SIZE, KeyEncryptionKey
+from headrace.storage.key_sources import write_key_file
 from headrace.testing import Broker
 
 COUNT = 3000
@@ -70,3 +73,21 @@ def test_filters_leave_files_unread(spark: SparkSession, spark_broker: Broker, t
 def test_a_scan_of_nothing_says_what_there_is(spark: SparkSession, spark_broker: Broker) -> None:
     with pytest.raises(PySparkException, match="holds no log of scaned; did you mean scanned"):
         scan(spark, spark_broker, "scaned").collect()
+
+
+def test_encrypted_topics_need_the_option_with_the_keys(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    write_key_file(str(keys), [KeyEncryptionKey("k", bytes(KEY_SIZE))], replace=False)
+    with Broker(config={"encryption.key.source": f"file:{keys}"}) as broker:
+        name = broker.create_topic("sealed", encryption_enable=True)
+        with headrace.Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            for number in range(500):
+                producer.send(name, b"%d" % number * 40, key=b"key", partition=0)
+        given = {"encryptionKeySource": f"file:{keys}"}
+        wanted = through_broker(spark, broker, name).collect()
+        assert scan(spark, broker, name, **given).collect() == wanted
+        assert len(wanted) == 500
+        with pytest.raises(PySparkException, match=r"check value .*encryptionKeySource"):
+            scan(spark, broker, name).collect()

@@ -13,9 +13,13 @@ from headrace.testing.time_limits import scaled
 # What the documentation promises.
 CLIENTS = {"Producer", "Consumer", "Admin"}
 VALUES = {
+    "Acl",
     "EARLIEST",
     "LATEST",
     "BatchMetadata",
+    "DelegationToken",
+    "ScramDeletion",
+    "ScramUpsertion",
     "ConsumerGroupMetadata",
     "ConsumerRecord",
     "NewTopic",
@@ -27,6 +31,7 @@ VALUES = {
     "TopicPartition",
 }
 ERRORS = {
+    "AuthenticationFailed",
     "BatchRefused",
     "BufferExhausted",
     "Closed",

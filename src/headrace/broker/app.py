@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import chain
 from random import Random, SystemRandom
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import uvloop
 
 from headrace import __version__
 from headrace.broker.apis import SERVED, served_at
+from headrace.broker.authentication import NodeLogins
 from headrace.broker.cluster.broker_lifecycle import BrokerLifecycle
 from headrace.broker.cluster.channels import BrokerChannels, ControllerChannel
 from headrace.broker.cluster.controller import ActiveController
@@ -28,6 +30,7 @@ from headrace.broker.coordination.transaction_coordinator import (
     TransactionCoordinator,
 )
 from headrace.broker.coordination.transaction_verifier import TransactionVerifier
+from headrace.broker.credential_store import bootstrap_records
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
@@ -36,8 +39,11 @@ from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
+from headrace.broker.node_authorizer import follow_acls, start_authorizer, stop_audit
+from headrace.broker.node_security import NodeSecurity
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.quorum.quorum import QuorumNode
+from headrace.broker.quotas import ClientQuotas, QuotaSettings
 from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.isr_proposals import IsrProposer
 from headrace.broker.replication.offline_replicas import OfflineReplicaReporter
@@ -47,15 +53,21 @@ from headrace.broker.scrubber import Scrubber
 from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
+from headrace.config.quotas import limits_by_address
 from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.shard import GroupSettings
 from headrace.coordinator.transactions.transaction_metadata import TransactionSettings
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.metadata.image import Image
-from headrace.net.server import ConnectionLimits, Server
+from headrace.metrics.registry import Registry
+from headrace.net.connection_limits import ConnectionLimits, ListenerLimits
+from headrace.net.server import Respond, Server
 from headrace.protocol.codec_build import warn_if_uncompiled
+from headrace.security.batch_encryption import BatchEncryption
+from headrace.security.keyring import NO_KEYS, Keyring
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
+from headrace.storage.key_sources import configured_keyring
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
 from headrace.storage.metadata_recovery import DamagedMetadata, prepare_metadata_log
@@ -87,18 +99,34 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
     )
 
 
+def quota_settings(config: BrokerConfig) -> QuotaSettings:
+    """The settings of client quotas, from the configuration of the broker."""
+    return QuotaSettings(
+        window_s=config.quota_window_size_seconds,
+        windows=config.quota_window_num,
+        mutation_window_s=config.controller_quota_window_size_seconds,
+        mutation_windows=config.controller_quota_window_num,
+        producer_default=config.quota_producer_default,
+        consumer_default=config.quota_consumer_default,
+    )
+
+
 # Construction of the parts of a node.
 #
 # Nothing runs yet when `assemble` returns.
 
 
 class NodeEnvironment(NamedTuple):
-    """The files, clock, randomness and threads of a node: real, or of the simulator."""
+    """The files, clock, randomness, threads and security of a node.
+
+    All but the last are real, or of the simulator.
+    """
 
     files: Files
     clock: Clock
     rng: Random
     workers: ThreadPools
+    security: NodeSecurity
 
 
 def assemble(
@@ -110,7 +138,8 @@ def assemble(
     on_fatal: Callable[[str], None],
 ) -> Node:
     """Make a node with open logs; `on_fatal` is called if it must stop."""
-    _, clock, rng, workers = outside
+    _, clock, rng, workers, security = outside
+    metrics = Registry()
     quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
     controllers = ControllerChannel(
@@ -118,11 +147,11 @@ def assemble(
         answer_here=lambda request: answer_locally(node, request),
         address_of=quorum.controller_address,
         client_id=f"node-{config.node_id}-controller",
+        new_link=security.controller_link,
     )
-    fetchers, isr = (
-        ReplicaFetchers(config, store, clock, lambda: workers.flush(logs.checkpoint)),
-        IsrProposer(config, store, controllers, clock),
-    )
+    isr = IsrProposer(config, store, controllers, clock)
+    checkpoint = partial(workers.flush, logs.checkpoint)
+    fetchers = ReplicaFetchers(config, store, clock, checkpoint, security.broker_link)
     incarnation_id = rng.randbytes(16)
     replicas = ReplicaManager(config.node_id, logs, flusher, fetchers, isr, clock, incarnation_id)
     membership = BrokerLifecycle(
@@ -138,7 +167,8 @@ def assemble(
     )
     producer_ids = ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch)
     purgatory = FetchPurgatory()
-    coordination = _coordination(config, store, producer_ids, clock, rng, lambda: node)
+    coordination = _coordination(config, store, producer_ids, outside, lambda: node)
+    sessions_max = config.max_incremental_fetch_session_cache_slots
     node = Node(
         node_id=config.node_id,
         cluster_id=logs.cluster_id,
@@ -150,21 +180,21 @@ def assemble(
         quorum=quorum,
         store=store,
         controllers=controllers,
-        controller=_controller(config, store, clock, logs.cluster_id, lambda: node),
+        controller=_controller(config, store, outside, logs.cluster_id, lambda: node),
         membership=membership,
         replicas=replicas,
         fetchers=fetchers,
         isr=isr,
         fetch_purgatory=purgatory,
-        fetch_sessions=FetchSessions(
-            config.max_incremental_fetch_session_cache_slots, rng, purgatory
-        ),
+        fetch_sessions=FetchSessions(sessions_max, rng, purgatory),
         producer_ids=producer_ids,
         groups=coordination.groups,
         group_topics=coordination.group_topics,
         transactions=coordination.transactions,
         verifier=coordination.verifier,
         apis={int(row.api): row for row in SERVED},
+        metrics=metrics,
+        quotas=ClientQuotas(metrics, clock.monotonic),
     )
     return node
 
@@ -188,13 +218,14 @@ def _quorum(
         rng=outside.rng,
         workers=outside.workers,
         on_fatal=lambda error: on_fatal(str(error)),
+        link_factory=outside.security.controller_link,
     )
 
 
 def _controller(
     config: BrokerConfig,
     store: MetadataStore,
-    clock: Clock,
+    outside: NodeEnvironment,
     cluster_id: str,
     node: Callable[[], Node],
 ) -> ActiveController | None:
@@ -205,9 +236,15 @@ def _controller(
         store,
         lambda request: begin_locally(node(), request),
         f"node-{config.node_id}-recovery",
+        outside.security.broker_link,
     )
     return ActiveController(
-        store, config, SteadyClock(clock), cluster_id=cluster_id, brokers=brokers
+        store,
+        config,
+        SteadyClock(outside.clock),
+        cluster_id=cluster_id,
+        brokers=brokers,
+        first_records=lambda: bootstrap_records(config, outside.rng.randbytes),
     )
 
 
@@ -222,16 +259,20 @@ def _coordination(
     config: BrokerConfig,
     store: MetadataStore,
     producer_ids: ProducerIds,
-    clock: Clock,
-    rng: Random,
+    outside: NodeEnvironment,
     node: Callable[[], Node],
 ) -> _CoordinatorParts:
     """Make the coordinators of groups and transactions, and the verifier of transactions."""
 
+    clock, rng = outside.clock, outside.rng
+
     def peers(purpose: str) -> BrokerChannels:
-        client_id = f"node-{config.node_id}-{purpose}"
         return BrokerChannels(
-            config, store, lambda request: begin_locally(node(), request), client_id
+            config,
+            store,
+            lambda request: begin_locally(node(), request),
+            f"node-{config.node_id}-{purpose}",
+            outside.security.broker_link,
         )
 
     transactions = TransactionCoordinator(
@@ -332,8 +373,11 @@ class BrokerServer:
         rng: Random | None = None,
         workers: ThreadPools | None = None,
         on_fatal: Callable[[str], None] | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         self._config = config
+        # Given by the simulator; else read from the source of the settings.
+        self._keyring = keyring
         self._files = files or Files()
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRandom()
@@ -358,6 +402,14 @@ class BrokerServer:
             )
         async with AsyncExitStack() as stack:
             stack.callback(self._workers.close)
+            try:
+                self._security = NodeSecurity(config, self._clock)
+            except ConfigError as error:
+                raise StartError(str(error)) from error
+            if self._keyring is None:
+                self._keyring = NO_KEYS
+                if config.encryption_key_source:
+                    self._keyring = await self._workers.read(configured_keyring, config)
             logs = LogManager.open(
                 self._files,
                 config.data_directories,
@@ -372,6 +424,9 @@ class BrokerServer:
                 new_id=lambda: self._rng.randbytes(16),
                 new_cluster_id=lambda: _new_cluster_id(config, self._rng),
                 prepare=self._prepare_metadata_log,
+                encryption=BatchEncryption(
+                    self._keyring, self._rng.randbytes, config.encryption_data_key_max_age_ms
+                ),
             )
             self._shutdown.push(stack, "logs to be flushed", self._close_logs, logs)
             await self._start(config, logs, stack)
@@ -399,7 +454,8 @@ class BrokerServer:
         logs.load_logs(now_ms)
         _report_recovery(logs)
         flusher = FlushQueue(self._workers.flushes)
-        outside = NodeEnvironment(self._files, self._clock, self._rng, self._workers)
+        security = self._security
+        outside = NodeEnvironment(self._files, self._clock, self._rng, self._workers, security)
         node = assemble(config, outside, logs, metadata_log, flusher, self._fail)
         self._node = node
         self._recovered = True
@@ -409,6 +465,9 @@ class BrokerServer:
             in_flight_max=config.max_in_flight_requests_per_connection,
             queued_bytes_max=config.queued_max_request_bytes,
             now=self._clock.monotonic,
+            listener_limits=self._listener_limits,
+            host_rate=node.quotas.connection_rate_of,
+            metrics=node.metrics,
         )
         node.metrics.gauge(
             "headrace_connections",
@@ -420,11 +479,14 @@ class BrokerServer:
         self._scrubber = Scrubber(node)
         self._log_dir_moves = LogDirMoves(node)
         self._lost_replicas = OfflineReplicaReporter(node)
+        self._logins = NodeLogins(node)
         self._push_stops(stack)
         node.store.follow(self._on_image)
+        start_authorizer(node, self._files)
         await self._listen()
         await self._server.start_serving()
         self._housekeeping.start()
+        self._security.start()
         self._compactor.start()
         self._log_dir_moves.start()
         node.quorum.start(self._controller_endpoints())
@@ -464,7 +526,9 @@ class BrokerServer:
         push(stack, "another controller to lead the quorum", node.quorum.stop)
         push(stack, "changes of the metadata to be committed", node.store.close)
         stack.callback(node.controllers.close)
+        stack.callback(stop_audit, node)
         push(stack, "answers to be sent to clients", self._server.close, _GRACE_SECONDS)
+        stack.callback(self._logins.close)
         stack.callback(node.replicas.close)
         push(stack, "replicas that are fetched", node.fetchers.stop)
         push(stack, "changes of replicas in sync", node.isr.stop)
@@ -476,6 +540,7 @@ class BrokerServer:
         push(stack, "a segment that is checked", self._scrubber.stop)
         push(stack, "replicas that move between directories", self._log_dir_moves.stop)
         stack.callback(self._server.stop_accepting)
+        stack.callback(self._security.stop)
         push(stack, "the last heartbeat", node.membership.stop)
         stack.callback(self._lost_replicas.stop)
         if node.controller is not None:
@@ -515,9 +580,21 @@ class BrokerServer:
         bound = []
         for listener in self._config.listeners:
             served = served_at(self._config, listener.name)
-            respond = Dispatcher(self._node, listener.name, served).respond
+            respond: Respond = Dispatcher(self._node, listener.name, served).respond
+            gate = self._logins.listener(listener.name, respond)
+            welcome = None
+            if gate is not None:
+                respond, welcome = gate.respond, gate.welcome
             try:
-                port = await self._server.listen(listener.host, listener.port, respond)
+                port = await self._server.listen(
+                    listener.host,
+                    listener.port,
+                    respond,
+                    listener.name,
+                    welcome=welcome,
+                    tls=self._security.tls_of(listener.name),
+                    authenticated=not self._config.protocol_of(listener.name).uses_sasl,
+                )
             except OSError as error:
                 raise StartError(
                     f"cannot listen on {listener}: {error.strerror or error};"
@@ -550,16 +627,36 @@ class BrokerServer:
     def _limits(self) -> ConnectionLimits:
         config = self._node.config
         return ConnectionLimits(
-            config.max_connections, config.max_connections_per_ip, config.connections_max_idle_ms
+            config.max_connections,
+            config.max_connections_per_ip,
+            config.connections_max_idle_ms,
+            limits_by_address(config.max_connections_per_ip_overrides),
+            config.max_connection_creation_rate,
+            config.connections_first_request_timeout_ms,
+            config.request_receive_timeout_ms,
+            config.queued_max_response_bytes,
+        )
+
+    def _listener_limits(self, name: str) -> ListenerLimits:
+        config = self._node.config
+        of_the_cluster = (config.inter_broker_listener, *config.controller_listener_names)
+        return ListenerLimits(
+            config.value_at(name, "max.connections"),
+            config.value_at(name, "max.connection.creation.rate"),
+            protected=len(config.listeners) > 1 and name in of_the_cluster,
         )
 
     async def _on_image(self, old: Image, new: Image) -> None:
         node = self._node
+        # Before anything that may wait: a right that is taken away is gone now.
+        follow_acls(node, old, new)
         overrides = new.broker_overrides(node.node_id)
         reconfigured = overrides != old.broker_overrides(node.node_id)
         if not node.config.is_broker:
             if reconfigured:
                 node.config = node.config.with_overrides(*overrides)
+                self._security.reconfigure(node.config)
+            node.quotas.change(new.client_quotas, quota_settings(node.config))
             return
         if new.brokers is not old.brokers:
             node.isr.brokers_changed()
@@ -568,10 +665,12 @@ class BrokerServer:
         steps = node.replicas.apply(new, node.config)
         if reconfigured:
             node.config = node.config.with_overrides(*overrides)
+            self._security.reconfigure(node.config)
             steps = chain(
                 node.replicas.apply(new, node.config),
                 node.replicas.reconfigure(node.config),
             )
+        node.quotas.change(new.client_quotas, quota_settings(node.config))
         began = self._clock.monotonic()
         for number, _ in enumerate(steps):
             # A thousand new partitions must not delay heartbeats and elections.
@@ -642,19 +741,20 @@ def _report_recovery(logs: LogManager) -> None:
             logger.warning("%s: %s; made again from the log", log.topic_partition, text)
 
 
-def run(config: BrokerConfig, log_level: int = logging.INFO) -> int:
+def run(config: BrokerConfig, log_level: int = logging.INFO, hint: str = "") -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code.
 
-    0 after a clean stop, 1 if the node must not go on. A bug ends the process with 70.
+    The hint follows the ready line. 0 after a clean stop, 1 if the node must not go on. A bug ends
+    the process with 70.
     """
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, hint))
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, hint: str) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     stop_on_bugs(loop, _exit_on_bug)
@@ -682,6 +782,7 @@ async def _serve(config: BrokerConfig) -> int:
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
     data = ", ".join(config.data_directories)
     sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}\n")
+    sys.stdout.write(f"{hint}\n" if hint else "")
     sys.stdout.flush()
     # After the ready line, which people and programs expect to be the first.
     warn_if_uncompiled(logger)

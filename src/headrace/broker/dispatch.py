@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from inspect import isawaitable
 
-from headrace.broker.apis import Audience, ServedApi
+from headrace.broker.apis import Audience, QuotaClass, ServedApi
 from headrace.broker.forwarding import forward
+from headrace.broker.handlers import fetch
 from headrace.broker.metrics import RequestMetrics
 from headrace.broker.node import Node
+from headrace.broker.quotas import RequestCharge, is_of_the_cluster
 from headrace.broker.request import Answer, RequestContext, answer
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.net.server import Reply, ServerConnection
@@ -16,13 +18,14 @@ from headrace.protocol.apis import (
     RequestHeader,
     announced_versions,
     decode_request,
+    decode_response,
     encode_response,
     read_request_header,
     served_versions,
 )
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
+from headrace.protocol.messages.fetch import FetchResponse
 from headrace.protocol.schema import Message
-from headrace.security.authorization import ANONYMOUS
 from headrace.tasks import is_operating_error, report_bug
 
 
@@ -44,6 +47,7 @@ class Dispatcher:
         self._node = node
         self._listener = listener
         self._now = node.clock.monotonic
+        self._quotas = node.quotas
         self._announced = announced_versions(rows)
         self._table = {
             (key, version): row
@@ -68,13 +72,20 @@ class Dispatcher:
         metrics = served.metrics
         if metrics is None:
             metrics = served.metrics = RequestMetrics(self._node.metrics, row.api, self._listener)
+        charge = self._charge_of(row, connection, header) if self._quotas.active else None
         try:
             pending: Awaitable[Reply] | None = None
             reply: Reply = None
             if row.forwarded and self._is_for_controller(row, header, frame):
-                pending = forward(self._node, bytes(frame), connection.peer_host)
+                pending = forward(
+                    self._node, bytes(frame), connection.peer_host, connection.principal
+                )
+                if charge is not None:
+                    pending = self._wait_as_told(charge, header, pending)
             else:
-                response = self._handle(row, connection, header, frame, arrived_s)
+                response = self._handle(row, connection, header, frame, arrived_s, charge)
+                if charge is not None:
+                    response = self._charge(charge, response, began_s)
                 if isinstance(response, Message):
                     if metrics.has_error_code:
                         metrics.check(response)
@@ -102,6 +113,7 @@ class Dispatcher:
         header: RequestHeader,
         frame: memoryview,
         arrived_s: float,
+        charge: RequestCharge | None,
     ) -> Answer:
         node = self._node
         if header.api_key == Api.PRODUCE and not node.membership.may_write:
@@ -116,15 +128,73 @@ class Dispatcher:
             self._listener,
             self._announced,
             connection,
-            ANONYMOUS,
+            connection.principal,
             node.authorizer,
             arrived_s,
         )
         try:
+            if charge is not None and not self._may_go_on(charge, row, request, frame):
+                return fetch.throttled(context, request)
             return answer(row, context, request)
         except Exception as error:
             _report_if_bug(row, header, error)
             raise
+
+    def _charge_of(
+        self, row: ServedApi, connection: ServerConnection, header: RequestHeader
+    ) -> RequestCharge | None:
+        """The charge of a request; None if no quota applies to it."""
+        if row.quota is QuotaClass.NONE:
+            return None
+        limits = self._quotas.limits_of(connection.principal.name, header.client_id)
+        return None if limits is None else RequestCharge(self._quotas, limits, connection)
+
+    def _may_go_on(
+        self, charge: RequestCharge, row: ServedApi, request: Message, frame: memoryview
+    ) -> bool:
+        """Charge a request what is known before it is handled; False if it may not fetch now."""
+        if is_of_the_cluster(row.api, request):
+            charge.waive()
+        elif row.quota is QuotaClass.PRODUCE:
+            charge.produced(len(frame), self._now())
+        elif row.quota is QuotaClass.FETCH:
+            return charge.may_fetch(request, self._now())
+        return True
+
+    def _charge(self, charge: RequestCharge, response: Answer, began_s: float) -> Answer:
+        """Charge a handled request, and tell its client how long to wait."""
+        now = self._now()
+        charge.worked(now - began_s, now)
+        if isinstance(response, Message):
+            self._charge_answer(charge, response)
+        elif response is not None:
+            return self._charge_later(charge, response)
+        return response
+
+    async def _charge_later(
+        self, charge: RequestCharge, pending: Awaitable[Message | None]
+    ) -> Message | None:
+        response = await pending
+        if response is not None:
+            self._charge_answer(charge, response)
+        return response
+
+    def _charge_answer(self, charge: RequestCharge, response: Message) -> None:
+        now = self._now()
+        if isinstance(response, FetchResponse):
+            charge.fetched(response, now)
+        charge.answer(response, now)
+
+    async def _wait_as_told(
+        self, charge: RequestCharge, header: RequestHeader, pending: Awaitable[Reply]
+    ) -> Reply:
+        """Have a client wait as long as the controller's answer to its request says."""
+        reply = await pending
+        if reply is not None:
+            frame = b"".join(reply)[4:]
+            _, response = decode_response(header.api_key, header.api_version, frame)
+            charge.answer(response, self._now())
+        return reply
 
     async def _await(
         self, metrics: RequestMetrics, pending: Awaitable[Reply], since_s: float

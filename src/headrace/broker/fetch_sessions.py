@@ -226,8 +226,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, now_ms: int) -> FetchPlan:
-        """The partitions to read for a request; KafkaError if its session or epoch is wrong."""
+    def plan(self, request: FetchRequest, now_ms: int, *, opens: bool = True) -> FetchPlan:
+        """The partitions to read for a request; KafkaError if its session or epoch is wrong.
+
+        Only if `opens` may the request begin a session.
+        """
         if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._close(request.session_id)
             partitions = [
@@ -235,7 +238,7 @@ class FetchSessions:
                 for topic in request.topics
                 for requested in topic.partitions
             ]
-            if request.session_epoch == _FINAL_EPOCH:
+            if request.session_epoch == _FINAL_EPOCH or not opens:
                 return FetchPlan(partitions, None, incremental=False)
             session = self._open(partitions, replica_of(request)[0], now_ms)
             return FetchPlan(partitions, session, incremental=False)

@@ -3,11 +3,12 @@
 A node that is not the active controller puts a client's request into an envelope (KIP-590).
 """
 
+import struct
 from inspect import isawaitable
 from typing import Any
 
 from headrace.broker.node import Node
-from headrace.broker.request import AccessDenied, Answer, RequestContext, answer
+from headrace.broker.request import Answer, RequestContext, answer
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.net.server import Reply
 from headrace.protocol.apis import (
@@ -20,9 +21,14 @@ from headrace.protocol.apis import (
     served_versions,
 )
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from headrace.protocol.schema import Message
+from headrace.protocol.messages.principal_data import DefaultPrincipalData
+from headrace.protocol.schema import Message, decode_message, encode_message
+from headrace.security.authorization import Principal
 
 _FORWARD_SECONDS = 30.0
+# In place of an address: requests of nodes of the cluster itself, in an envelope or to themselves.
+_ENVELOPED, _LOCAL = "", "local"
+OWN_HOSTS = frozenset((_ENVELOPED, _LOCAL))
 
 
 async def ask_controller(node: Node, request: Message) -> Any:
@@ -31,23 +37,36 @@ async def ask_controller(node: Node, request: Message) -> Any:
         return await answer_locally(node, request)
     version = served_versions(request.api_key)[1]
     frame = b"".join(encode_request(request, version, 0, None))[4:]
-    return decode_response(request.api_key, version, await _ask_enveloped(node, frame, ""))[1]
+    answer = await _ask_enveloped(node, frame, _ENVELOPED, None)
+    return decode_response(request.api_key, version, answer)[1]
 
 
-async def forward(node: Node, frame: bytes, host: str) -> Reply:
+async def forward(node: Node, frame: bytes, host: str, principal: Principal) -> Reply:
     """The active controller's response to the frame of a client of this node."""
     try:
-        data = await _ask_enveloped(node, frame, host)
+        data = await _ask_enveloped(node, frame, host, encode_principal(principal))
     except KafkaError as error:
         # No error code fits every API's response; clients retry after a lost connection.
         raise ProtocolError(f"a request could not be forwarded: {error}") from error
     return [len(data).to_bytes(4, "big") + data]
 
 
-async def _ask_enveloped(node: Node, frame: bytes, host: str) -> bytes:
-    """The response frame to a request frame in an envelope, both without their lengths."""
+async def pass_to_controller(context: RequestContext, request: Message) -> Any:
+    """The active controller's response to a request that a client sent to this node."""
+    version = served_versions(request.api_key)[1]
+    frame = b"".join(encode_request(request, version, 0, context.client_id))[4:]
+    principal = encode_principal(context.principal)
+    data = await _ask_enveloped(context.node, frame, context.host, principal)
+    return decode_response(request.api_key, version, data)[1]
+
+
+async def _ask_enveloped(node: Node, frame: bytes, host: str, principal: bytes | None) -> bytes:
+    """The response frame to a request frame in an envelope, both without their lengths.
+
+    A request without a principal is the node's own.
+    """
     envelope = EnvelopeRequest(
-        request_data=frame, request_principal=None, client_host_address=host.encode()
+        request_data=frame, request_principal=principal, client_host_address=host.encode()
     )
     response: EnvelopeResponse = await node.controllers.ask(
         envelope, _FORWARD_SECONDS, repeatable=False
@@ -58,7 +77,11 @@ async def _ask_enveloped(node: Node, frame: bytes, host: str) -> bytes:
 
 
 async def open_envelope(context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
-    """Answer a request that another node received from its client."""
+    """Answer a request that another node received from its client, for that client's principal.
+
+    Only nodes may send envelopes, which takes the right of cluster action: their word is taken for
+    the principal.
+    """
     node = context.node
     if not node.store.is_active:
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
@@ -71,12 +94,36 @@ async def open_envelope(context: RequestContext, request: EnvelopeRequest) -> En
     if not first <= header.api_version <= last:
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     host = str(request.client_host_address, "utf-8", "replace")
-    inner = RequestContext(node, header, host, authorizer=node.authorizer)
-    try:
-        response = await _response_of(answer(row, inner, decode_request(header, frame)))
-    except AccessDenied:
-        return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    principal, authorizer = context.principal, context.authorizer
+    if request.request_principal is not None:
+        try:
+            principal = decode_principal(request.request_principal)
+        except ProtocolError:
+            return EnvelopeResponse(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
+        authorizer = node.authorizer
+    inner = RequestContext(node, header, host, principal=principal, authorizer=authorizer)
+    response = await _response_of(answer(row, inner, decode_request(header, frame)))
     return EnvelopeResponse(response_data=b"".join(encode_response(header, response))[4:])
+
+
+# Kafka's form of a principal in an envelope: the version of a message, and the message.
+_PRINCIPAL_VERSION = struct.Struct(">h")
+
+
+def encode_principal(principal: Principal) -> bytes:
+    """The bytes of a principal for an envelope."""
+    data = DefaultPrincipalData(
+        type=principal.kind, name=principal.name, groups=list(principal.groups)
+    )
+    return _PRINCIPAL_VERSION.pack(0) + encode_message(data, 0)
+
+
+def decode_principal(data: bytes) -> Principal:
+    """The principal in an envelope; ProtocolError if the bytes are none."""
+    if len(data) < _PRINCIPAL_VERSION.size or _PRINCIPAL_VERSION.unpack_from(data) != (0,):
+        raise ProtocolError("the principal of an envelope has no version that is known")
+    message = decode_message(DefaultPrincipalData, 0, memoryview(data)[_PRINCIPAL_VERSION.size :])
+    return Principal(message.type, message.name, tuple(message.groups))
 
 
 async def answer_locally(node: Node, request: Message) -> Message:
@@ -88,7 +135,7 @@ def begin_locally(node: Node, request: Message) -> Answer:
     """As `answer_locally`, but the response itself if it needs no wait."""
     key = request.api_key
     header = RequestHeader(key, served_versions(key)[1], 0, "self", 0)
-    return node.apis[key].handler(RequestContext(node, header, "local"), request)
+    return node.apis[key].handler(RequestContext(node, header, _LOCAL), request)
 
 
 async def _response_of(pending: Answer) -> Message:

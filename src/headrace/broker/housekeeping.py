@@ -8,10 +8,11 @@ from contextlib import suppress
 from headrace.broker.node import Node
 from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.net.server import Server
 from headrace.storage.data_directory import DataDirectory
 from headrace.storage.disk_space import DiskSpaceChange
+from headrace.storage.key_sources import configured_keyring
 from headrace.storage.log_segments import RetiredSegment
 from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
@@ -33,6 +34,7 @@ class Housekeeping:
         self._flusher = flusher
         self._server = server
         self._high_watermarks: dict[TopicPartition, int] = {}
+        self._key_problem = ""
         self._stopping = asyncio.Event()
         self._tasks = TaskScope("housekeeping")
 
@@ -59,6 +61,7 @@ class Housekeeping:
                 self.checkpoint_high_watermarks,
             ),
             (_EXPIRE_PRODUCERS_SECONDS, self.expire_producers),
+            (config.encryption_key_refresh_ms / 1000, self.refresh_keys),
         ]
         due = [loop.time() + seconds for seconds, _ in jobs]
         while not self._stopping.is_set():
@@ -153,6 +156,23 @@ class Housekeeping:
         for number, partition in enumerate(self._node.replicas):
             partition.log.expire_producers(now_ms)
             await _yield_to_loop(number)
+
+    async def refresh_keys(self) -> None:
+        """Read the keys of encrypted topics again; those that are known stay if that fails."""
+        node = self._node
+        if not node.config.encryption_key_source:
+            return
+        try:
+            keyring = await node.workers.read(configured_keyring, node.config)
+        except ConfigError as error:
+            if str(error) != self._key_problem:
+                self._key_problem = str(error)
+                logger.error("%s; the keys that were read before stay in use", error)
+            return
+        self._key_problem = ""
+        if keyring != node.logs.encryption.keyring:
+            node.logs.encryption.replace_keyring(keyring)
+            logger.info("keys of encrypted topics were read again: %s", keyring)
 
     async def sweep_connections(self) -> None:
         self._server.sweep()

@@ -15,6 +15,7 @@ from headrace.broker.fetch_purgatory import FetchMemory, FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.quotas import ClientQuotas
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.telemetry import ClientTelemetry
 from headrace.broker.thread_pools import ThreadPools
@@ -33,6 +34,7 @@ from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.apis import ServedApi
+    from headrace.broker.audit_log import AuditLog
     from headrace.broker.cluster.broker_lifecycle import BrokerLifecycle
     from headrace.broker.cluster.channels import ControllerChannel
     from headrace.broker.cluster.controller import ActiveController
@@ -75,8 +77,10 @@ class Node:
     verifier: TransactionVerifier
     # All APIs by key: for requests that arrive without a listener.
     apis: "Mapping[int, ServedApi]"
+    metrics: Registry
+    quotas: ClientQuotas
     authorizer: Authorizer = ALLOW_ALL
-    metrics: Registry = field(default_factory=Registry)
+    audit: "AuditLog | None" = None
     producer_queue: ProducerQueue = field(default_factory=ProducerQueue)
     outgoing: FetchMemory = field(default_factory=FetchMemory)
     telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)

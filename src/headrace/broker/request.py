@@ -1,23 +1,29 @@
-"""A request as its handler sees it, and the rights that it needs.
+"""A request as its handler sees it, and the rights of its sender.
 
 A handler is a function `(context, request) -> response`. It returns the response, or an awaitable
 of it when it must wait, or None when the request wants no answer (Produce with acks=0).
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.node import Node
-from headrace.errors import ErrorCode, ProtocolError
 from headrace.net.server import ServerConnection
-from headrace.protocol.apis import Api, RequestHeader
+from headrace.protocol.apis import RequestHeader
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.protocol.schema import Message
-from headrace.security.acls import AclOperation, AclResourceType
+from headrace.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    AclOperation,
+    AclResourceType,
+    operation_bits,
+)
 from headrace.security.authorization import (
     ALLOW_ALL,
     ANONYMOUS,
     Authorizer,
+    Decision,
     Principal,
     Right,
 )
@@ -25,28 +31,9 @@ from headrace.security.authorization import (
 if TYPE_CHECKING:
     from headrace.broker.apis import ServedApi
 
-_DENIED = {
-    AclResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    AclResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    AclResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-}
-
-
-class AccessDenied(ProtocolError):
-    """A request whose sender lacks a right, and whose response has no field for an error."""
-
-
-class Access(NamedTuple):
-    """Rights that the requests of an API need: an operation on each resource named.
-
-    `names` are none where a request does not need the right, as a consumer's Fetch does not need
-    that of a follower.
-    """
-
-    operation: AclOperation
-    resource_type: AclResourceType
-    names: Callable[["RequestContext", Any], Iterable[str]]
+# Of a request that is to be answered by others than its handler: the answer in its place, or the
+# additions to its answer. None if everything is allowed.
+Verdict: TypeAlias = Message | Callable[[Any], None] | None
 
 
 class RequestContext:
@@ -99,29 +86,55 @@ class RequestContext:
     def client_id(self) -> str | None:
         return self.header.client_id
 
-    def allowed(self, resource_type: AclResourceType, names: Iterable[str]) -> list[str]:
-        """The names of resources for which the sender has the right that the API needs."""
+    def may(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
+        """Whether the sender has a right that the request needs; the audit log notes it."""
         if self.authorizer is ALLOW_ALL:
-            return list(names)
-        [access] = [
-            access
-            for access in self.node.apis[self.header.api_key].access
-            if access.resource_type is resource_type
-        ]
-        rights = (Right(access.operation, resource_type, name) for name in names)
-        return [right.name for right in rights if self._allows(right)]
+            return True
+        right = Right(operation, resource_type, name)
+        decision = self.authorizer.decide(self.principal, self.host, right)
+        self._note(right, decision)
+        return decision.allowed
 
-    def missing_right(self, request: Message, access: Iterable[Access]) -> Right | None:
-        """The first right that a request needs and its sender does not have."""
-        for operation, resource_type, names in access:
-            for name in names(self, request):
-                right = Right(operation, resource_type, name)
-                if not self._allows(right):
-                    return right
-        return None
+    def sees(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
+        """As `may`, of a right that the request only has an advantage of: nothing is noted."""
+        if self.authorizer is ALLOW_ALL:
+            return True
+        right = Right(operation, resource_type, name)
+        return self.authorizer.decide(self.principal, self.host, right).allowed
 
-    def _allows(self, right: Right) -> bool:
-        return self.authorizer.allows(self.principal, self.host, right)
+    def may_any(self, operation: AclOperation, resource_type: AclResourceType) -> bool:
+        """Whether the sender has the right to at least one resource of a type."""
+        if self.authorizer is ALLOW_ALL:
+            return True
+        decision = self.authorizer.decide_any(self.principal, self.host, operation, resource_type)
+        self._note(Right(operation, resource_type, "any"), decision)
+        return decision.allowed
+
+    def operations_on(self, resource_type: AclResourceType, name: str) -> int:
+        """The operations that the sender may do on a resource, as a bit field of responses."""
+        operations = OPERATIONS_OF[resource_type]
+        return operation_bits(
+            tuple(
+                operation for operation in operations if self.sees(operation, resource_type, name)
+            )
+        )
+
+    def operations_on_cluster(self) -> int:
+        """As `operations_on`, of the cluster; none for a sender that may not describe it."""
+        cluster = AclResourceType.CLUSTER
+        if not self.sees(AclOperation.DESCRIBE, cluster, CLUSTER_NAME):
+            return 0
+        return self.operations_on(cluster, CLUSTER_NAME)
+
+    def renew_authorizer(self) -> None:
+        """Have a request that has waited judged by the ACLs of now."""
+        if self.authorizer is not ALLOW_ALL:
+            self.authorizer = self.node.authorizer
+
+    def _note(self, right: Right, decision: Decision) -> None:
+        audit = self.node.audit
+        if audit is not None:
+            audit.note(self, right, decision)
 
 
 Answer: TypeAlias = Message | Awaitable[Message | None] | None
@@ -129,25 +142,25 @@ Handler: TypeAlias = Callable[[RequestContext, Any], Answer]
 
 
 def answer(row: "ServedApi", context: RequestContext, request: Message) -> Answer:
-    """The answer to a request: that of its handler, if the authorizer allows the request."""
-    if context.authorizer is not ALLOW_ALL:
-        missing = context.missing_right(request, row.access)
-        if missing is not None:
-            return _refusal(row.api, context, missing)
-    return row.handler(context, request)
+    """The answer to a request: that of its handler, as far as the authorizer allows."""
+    if context.authorizer is ALLOW_ALL:
+        return row.handler(context, request)
+    check = row.access.check
+    verdict = None if check is None else check(context, request)
+    if verdict is None:
+        return row.handler(context, request)
+    if isinstance(verdict, Message):
+        return verdict
+    answered = row.handler(context, request)
+    if answered is None or isinstance(answered, Message):
+        verdict(answered)
+        return answered
+    return _add_later(answered, verdict)
 
 
-def _refusal(api: Api, context: RequestContext, missing: Right) -> Message:
-    """The answer to a request without a right; AccessDenied where it has no error field.
-
-    Unlike Kafka: one resource that is denied has the whole request denied.
-    """
-    field = api.response.__specs__.get("error_code")
-    if field is None or not field.versions[0] <= context.version <= field.versions[1]:
-        raise AccessDenied(
-            f"{context.principal} has no right to {missing}, which {api.name} needs;"
-            " grant it, or connect as another principal"
-        )
-    response = api.response()
-    setattr(response, "error_code", _DENIED[missing.resource_type])  # noqa: B010 - of many classes
+async def _add_later(
+    pending: Awaitable[Message | None], add: Callable[[Any], None]
+) -> Message | None:
+    response = await pending
+    add(response)
     return response

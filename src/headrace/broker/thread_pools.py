@@ -27,13 +27,13 @@ class ThreadPools:
         self.compactions = ThreadPoolExecutor(1, thread_name_prefix="compact")
 
     async def flush(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await _run(self.flushes, lambda: work(*args, **kwargs))
+        return await run_in(self.flushes, lambda: work(*args, **kwargs))
 
     async def read(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await _run(self.reads, lambda: work(*args, **kwargs))
+        return await run_in(self.reads, lambda: work(*args, **kwargs))
 
     async def compact(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await _run(self.compactions, lambda: work(*args, **kwargs))
+        return await run_in(self.compactions, lambda: work(*args, **kwargs))
 
     def close(self) -> None:
         self.flushes.shutdown()
@@ -41,7 +41,7 @@ class ThreadPools:
         self.compactions.shutdown()
 
 
-def _run(executor: Executor, work: Callable[[], R]) -> asyncio.Future[R]:
+def run_in(executor: Executor, work: Callable[[], R]) -> asyncio.Future[R]:
     """Run work in a thread; the future has its result or its exception."""
     loop = asyncio.get_running_loop()
 

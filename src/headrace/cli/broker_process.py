@@ -1,7 +1,8 @@
-"""The program of a broker that a supervisor runs: `python -m headrace.cli.broker_process SETTINGS
+"""The program of a broker that a supervisor runs: `python -m headrace.cli.broker_process
 [--verbose]`.
 
-SETTINGS is a JSON object of settings under Kafka's names. Rule: it does not outlive its supervisor.
+Its standard input is a JSON object of settings under Kafka's names: some are secrets, and everybody
+on the machine can see the arguments of a process. Rule: it does not outlive its supervisor.
 """
 
 import ctypes
@@ -25,7 +26,7 @@ def main() -> int:
     if os.getppid() != supervisor:
         return 1  # The supervisor died before the signal was requested.
     try:
-        return serve(json.loads(sys.argv[1]), verbose=VERBOSE in sys.argv[2:])
+        return serve(json.load(sys.stdin), verbose=VERBOSE in sys.argv[1:])
     except HeadraceError as error:
         fail(str(error), 1)
 

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from headrace.cli.connection_settings import client_properties, connection_security
 from headrace.client.admin.admin import Admin
 from headrace.client.cluster import ClusterClient
 from headrace.client.errors import SomeFailed, TimedOut
+from headrace.client.options import from_properties
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError, KafkaError
 from headrace.net.addresses import Address, parse_addresses
 
 if TYPE_CHECKING:
     from headrace.client.consumer.consumer import Consumer
-    from headrace.client.options import ProducerConfig
+    from headrace.client.options import ConsumerConfig, ProducerConfig
     from headrace.client.producer.producer import Producer
 
 CLIENT_ID = "headrace-cli"
@@ -44,6 +46,7 @@ def open_admin(bootstrap: str, timeout_s: float) -> Admin:
         client_id=CLIENT_ID,
         request_timeout_s=timeout_ms_of(timeout_s) / 1000,
         patient=False,
+        security=connection_security(),
     )
     return Admin.over(cluster)
 
@@ -65,6 +68,7 @@ def open_producer(
         admin.describe_cluster()
     timeout_ms = timeout_ms_of(timeout_s)
     whole: ProducerConfig = {
+        **from_properties(client_properties("producer"), "producer"),
         **config,
         "bootstrap_servers": bootstrap,
         "client_id": CLIENT_ID,
@@ -91,14 +95,18 @@ def open_consumer(
     from headrace.client.consumer.consumer import Consumer  # noqa: PLC0415
 
     _log_nothing()
-    return Consumer(
-        bootstrap_servers=bootstrap,
-        client_id=CLIENT_ID,
-        request_timeout_ms=timeout_ms_of(timeout_s),
-        auto_offset_reset="none",
-        isolation_level=isolation,
-        max_poll_records=POLL_RECORDS_MAX,
-    )
+    config: ConsumerConfig = {
+        **from_properties(client_properties("consumer"), "consumer"),
+        "bootstrap_servers": bootstrap,
+        "client_id": CLIENT_ID,
+        "request_timeout_ms": timeout_ms_of(timeout_s),
+        "auto_offset_reset": "none",
+        "isolation_level": isolation,
+        "max_poll_records": POLL_RECORDS_MAX,
+    }
+    # A command reads alone: the group of an application's file is not its own.
+    config.pop("group_id", None)
+    return Consumer(**config)
 
 
 def _log_nothing() -> None:

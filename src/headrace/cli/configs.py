@@ -15,7 +15,7 @@ from headrace.client.admin.configs import (
     config_resource,
 )
 
-_KINDS = [kind.name.lower().replace("_", "-") for kind in ResourceType]
+_KINDS = [kind.name.lower().replace("_", "-") for kind in ResourceType if kind.name != "ROLE"]
 
 
 class _CommandOptions(TypedDict):

@@ -8,14 +8,11 @@ from collections.abc import Mapping
 
 _TOPIC = "name the topic without an option: headrace {command} TOPIC"
 _BOOTSTRAP = "use --bootstrap-server HOST:PORT"
-_CLIENT_FILE = (
-    "there are no files of client properties; see the options of the command for what can be set"
-)
+_CLIENT_FILE = "use --client-config FILE"
 _EVERYWHERE = {
     "--broker-list": _BOOTSTRAP,
     "--bootstrap-servers": _BOOTSTRAP,
     "--zookeeper": f"there is no ZooKeeper; {_BOOTSTRAP}",
-    "--command-config": _CLIENT_FILE,
 }
 
 _BY_COMMAND: Mapping[str, Mapping[str, str]] = {

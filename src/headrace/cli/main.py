@@ -40,6 +40,10 @@ SUBCOMMANDS = {
         "headrace.cli.transactions", "transactions", "Watch and abort transactions."
     ),
     "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
+    "users": Subcommand("headrace.cli.users", "users", "Add, list and delete users of SCRAM."),
+    "acls": Subcommand("headrace.cli.acls", "acls", "Show, add, remove access control lists."),
+    "roles": Subcommand("headrace.cli.roles", "roles", "Make roles, and bind users to them."),
+    "quotas": Subcommand("headrace.cli.quotas", "quotas", "Show and change quotas of clients."),
     "brokers": Subcommand(
         "headrace.cli.brokers", "brokers", "Watch, drain and remove brokers; elect leaders."
     ),
@@ -47,7 +51,14 @@ SUBCOMMANDS = {
     "doctor": Subcommand("headrace.cli.doctor", "doctor", "Tell what is wrong with a cluster."),
     "quorum": Subcommand("headrace.cli.quorum", "quorum", "Show and change the controllers."),
     "features": Subcommand("headrace.cli.features", "features", "Show and change feature levels."),
+    "profile": Subcommand(
+        "headrace.cli.profile", "profile", "Keep how to connect to clusters, under names."
+    ),
     "pipeline": Subcommand("headrace.cli.pipeline", "pipeline", "Run data pipelines on Spark."),
+    "certs": Subcommand(
+        "headrace.cli.certs", "certs", "Make certificates for development and tests."
+    ),
+    "keys": Subcommand("headrace.cli.keys", "keys", "Make and rotate keys of encrypted topics."),
     "log": Subcommand("headrace.cli.log", "log", "Look into the files of a broker."),
 }
 

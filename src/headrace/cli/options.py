@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.cli.connection_settings import BOOTSTRAP, connection_options, connection_properties
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -42,8 +44,17 @@ def bootstrap_option(command: Command) -> Command:
         # The variable of the client, and that of the option.
         envvar=["HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_BOOTSTRAP_SERVER"],
         show_envvar=True,
+        callback=_bootstrap,
         help="Brokers to ask first; one that answers is enough.",
-    )(command)
+    )(connection_options(command))
+
+
+def _bootstrap(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The brokers that were named, else those of the profile or file of properties."""
+    assert parameter.name is not None
+    if context.get_parameter_source(parameter.name) is click.core.ParameterSource.DEFAULT:
+        return connection_properties().get(BOOTSTRAP, value)
+    return value
 
 
 def timeout_option(command: Command) -> Command:

@@ -1,15 +1,16 @@
 """`headrace up` and `headrace broker`: settings from the command line, then the broker."""
 
 import logging
+import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from headrace.cli.options import examples, key_value, unique
 from headrace.config import broker_config, read_properties
-from headrace.config.listeners import parse_listeners
+from headrace.config.listeners import ANY_ADDRESS, parse_listeners
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
 from headrace.net.ports import HeldPort
@@ -32,6 +33,7 @@ _settings_option = click.option(
         "headrace up --data-dir /var/lib/headrace --listen 127.0.0.1:9192",
         "headrace up --set num.partitions=4 --set log.retention.hours=24",
         "headrace up --brokers 3",
+        "headrace up --secure",
     )
 )
 @click.option(
@@ -57,6 +59,12 @@ _settings_option = click.option(
     help="The address clients connect to; port 0 takes any free port, and of several brokers each"
     " one takes the next port.",
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Have TLS and logins (SASL_SSL) on every listener and enforce ACLs, with certificates, a"
+    " user and a file for clients made in DIR/security.",
+)
 @_settings_option
 @click.option(
     "-v", "--verbose", is_flag=True, help="Log what the broker does, not only what goes wrong."
@@ -65,6 +73,7 @@ def up(
     brokers: int,
     data_dir: str,
     listen: str,
+    secure: bool,
     settings: tuple[tuple[str, str], ...],
     verbose: bool,
 ) -> int:
@@ -86,11 +95,54 @@ def up(
     overrides = unique(settings, "--set")
     _refuse_both("--data-dir", "data_dir", overrides, ("log.dirs", "log.dir"))
     _refuse_both("--listen", "listen", overrides, ("listeners",))
+    if secure:
+        return _up_secure(brokers, data_dir, listen, properties, overrides, verbose=verbose)
     if brokers > 1:
         return _supervise(brokers, data_dir, listen, properties, overrides, verbose=verbose)
     if "log.dir" in overrides:
         del properties["log.dirs"]
     return serve(properties | overrides, verbose=verbose)
+
+
+def _up_secure(
+    count: int,
+    data_dir: str,
+    listen: str,
+    properties: Mapping[str, str],
+    overrides: Mapping[str, str],
+    *,
+    verbose: bool,
+) -> int:
+    from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, SecuredCluster  # noqa: PLC0415
+
+    for name in ("log.dirs", "log.dir", "listeners"):
+        if name in overrides:
+            raise click.UsageError(f"--secure and --set {name}=... do not go together.")
+    host, first = parse_listeners((properties["listeners"],))[0][1:]
+    # Held until the end, as in a cluster: the file for clients has the ports.
+    held = [HeldPort(host) for _ in range(0 if first else count)]
+    ports = [port.number for port in held] or range(first, first + count)
+    reached = socket.gethostname() if host in ANY_ADDRESS else host
+    directory = Path(data_dir).resolve() / DIRECTORY
+    security = SecuredCluster.prepare(directory, [socket.gethostname(), reached])
+    bootstrap = ",".join(str(Address(reached, port)) for port in ports)
+    file = security.write_client_file(directory, bootstrap)
+    hint = (
+        f"clients connect by {file}: headrace topics list --client-config {shlex.quote(str(file))}"
+    )
+    common = {**properties, **security.broker_properties(), **overrides}
+    if count == 1:
+        common["listeners"] = f"{PROTOCOL}://{Address(host, ports[0])}"
+        return serve(common, verbose=verbose, hint=hint)
+    _refuse_assigned(data_dir, overrides)
+    return _run_cluster(
+        [Address(host, port) for port in ports],
+        data_dir,
+        common,
+        protocol=PROTOCOL,
+        verbose=verbose,
+        hint=hint,
+    )
 
 
 def _supervise(
@@ -102,6 +154,22 @@ def _supervise(
     *,
     verbose: bool,
 ) -> int:
+    _refuse_assigned(data_dir, overrides)
+    host, first = parse_listeners((properties["listeners"],))[0][1:]
+    # Held until the end: a broker that dies finds its port free when it is started again.
+    held = [HeldPort(host) for _ in range(0 if first else count)]
+    ports = [port.number for port in held] or range(first, first + count)
+    return _run_cluster(
+        [Address(host, port) for port in ports],
+        data_dir,
+        {**properties, **overrides},
+        protocol="PLAINTEXT",
+        verbose=verbose,
+    )
+
+
+def _refuse_assigned(data_dir: str, overrides: Mapping[str, str]) -> None:
+    """Refuse settings that a cluster assigns itself, and a directory of a single broker."""
     from headrace.cli import supervisor  # noqa: PLC0415  # one broker needs none
 
     if given := [name for name in supervisor.ASSIGNED if name in overrides]:
@@ -110,20 +178,30 @@ def _supervise(
         raise click.UsageError(
             f"{data_dir} has the data of a single broker; give a cluster another --data-dir."
         )
-    host, first = parse_listeners((properties["listeners"],))[0][1:]
-    # Held until the end: a broker that dies finds its port free when it is started again.
-    held = [HeldPort(host) for _ in range(0 if first else count)]
-    ports = [port.number for port in held] or range(first, first + count)
+
+
+def _run_cluster(
+    addresses: Sequence[Address],
+    data_dir: str,
+    common: Mapping[str, str],
+    *,
+    protocol: str,
+    verbose: bool,
+    hint: str = "",
+) -> int:
+    from headrace.cli import supervisor  # noqa: PLC0415  # As above.
+
     members = supervisor.plan(
-        [Address(host, port) for port in ports],
+        addresses,
         data_dir,
         socket.gethostname(),
-        {**properties, **overrides},
+        common,
+        protocol=protocol,
         verbose=verbose,
     )
     for member in members:
         broker_config(member.properties)
-    return supervisor.run(members, data_dir)
+    return supervisor.run(members, data_dir, hint)
 
 
 def _refuse_both(
@@ -169,10 +247,12 @@ def broker(path: Path, settings: tuple[tuple[str, str], ...]) -> int:
     return serve({**properties, **unique(settings, "--set")}, f"{path}: ")
 
 
-def serve(properties: Mapping[str, str], origin: str = "", *, verbose: bool = True) -> int:
+def serve(
+    properties: Mapping[str, str], origin: str = "", *, verbose: bool = True, hint: str = ""
+) -> int:
     """Run a broker to its end; ConfigError for wrong settings names their `origin`.
 
-    A broker that is not `verbose` logs warnings and errors only.
+    A broker that is not `verbose` logs warnings and errors only. The hint follows its ready line.
     """
     try:
         config = broker_config(properties)
@@ -181,4 +261,4 @@ def serve(properties: Mapping[str, str], origin: str = "", *, verbose: bool = Tr
     # Imported only with correct settings: the broker imports the event loop and the storage engine.
     from headrace.broker.app import run  # noqa: PLC0415
 
-    return run(config, logging.INFO if verbose else logging.WARNING)
+    return run(config, logging.INFO if verbose else logging.WARNING, hint)

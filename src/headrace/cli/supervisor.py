@@ -10,9 +10,10 @@ import re
 import signal
 import sys
 import time
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from headrace import __version__
 from headrace.config.listeners import ANY_ADDRESS
@@ -51,15 +52,19 @@ class LocalBroker:
 
     name: str
     address: Address
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = field(repr=False)
     verbose: bool = False
 
     @property
     def command(self) -> list[str]:
         """The command that starts it."""
-        settings = json.dumps(dict(self.properties))
-        program = [sys.executable, "-P", "-m", "headrace.cli.broker_process", settings]
+        program = [sys.executable, "-P", "-m", "headrace.cli.broker_process"]
         return [*program, VERBOSE] if self.verbose else program
+
+    @property
+    def standard_input(self) -> bytes:
+        """The settings, as the command reads them."""
+        return json.dumps(dict(self.properties)).encode()
 
 
 def voter_count(brokers: int) -> int:
@@ -85,6 +90,7 @@ def plan(
     hostname: str,
     common: Mapping[str, str],
     *,
+    protocol: str = "PLAINTEXT",
     verbose: bool = False,
 ) -> tuple[LocalBroker, ...]:
     """The brokers of a cluster, one for each address; `common` settings override the defaults."""
@@ -109,8 +115,8 @@ def plan(
                 **shared,
                 "node.id": str(number),
                 "process.roles": "broker,controller" if number <= voting else "broker",
-                "listeners": f"PLAINTEXT://{bound}",
-                "advertised.listeners": f"PLAINTEXT://{place}",
+                "listeners": f"{protocol}://{bound}",
+                "advertised.listeners": f"{protocol}://{place}",
                 "log.dirs": f"{data_dir}/broker-{number}",
             },
             verbose=verbose,
@@ -170,7 +176,7 @@ class SupervisedProcess:
         """Run one process to its end; returns its exit status."""
         self._process = process = await asyncio.create_subprocess_exec(
             *self._member.command,
-            stdin=DEVNULL,
+            stdin=PIPE,
             stdout=PIPE,
             stderr=STDOUT,
             limit=_LINE_BYTES_MAX,
@@ -178,7 +184,12 @@ class SupervisedProcess:
             # quorum.
             process_group=0,
         )
+        assert process.stdin is not None
         assert process.stdout is not None
+        process.stdin.write(self._member.standard_input)
+        with suppress(ConnectionError):  # It has ended already, and its output says why.
+            await process.stdin.drain()
+        process.stdin.close()
         if self._stopping.is_set():
             process.terminate()
         await self._pass_on(process.stdout)
@@ -220,8 +231,11 @@ def _how(status: int) -> str:
     return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
 
-async def supervise(members: Sequence[LocalBroker], data_dir: str) -> int:
-    """Run the cluster until SIGINT or SIGTERM; returns the exit status."""
+async def supervise(members: Sequence[LocalBroker], data_dir: str, hint: str = "") -> int:
+    """Run the cluster until SIGINT or SIGTERM; returns the exit status.
+
+    The hint is a line to print when it is ready.
+    """
     stopping = asyncio.Event()
     killing = False
 
@@ -239,6 +253,7 @@ async def supervise(members: Sequence[LocalBroker], data_dir: str) -> int:
             told.append(True)
             where = ", ".join(str(member.address) for member in members)
             sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data_dir}\n")
+            sys.stdout.write(f"{hint}\n" if hint else "")
             sys.stdout.flush()
 
     told: list[bool] = []
@@ -258,6 +273,6 @@ async def supervise(members: Sequence[LocalBroker], data_dir: str) -> int:
     return 1 if failed or killing else 0
 
 
-def run(members: Sequence[LocalBroker], data_dir: str) -> int:
+def run(members: Sequence[LocalBroker], data_dir: str, hint: str = "") -> int:
     """Run `supervise` on an event loop."""
-    return asyncio.run(supervise(members, data_dir))
+    return asyncio.run(supervise(members, data_dir, hint))

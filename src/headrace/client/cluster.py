@@ -7,6 +7,7 @@ Rule: retriable errors are retried, with growing pauses, until the deadline. A c
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -31,7 +32,8 @@ from headrace.errors import (
     unknown_topic,
 )
 from headrace.net.addresses import Address
-from headrace.net.client_connection import ClientConnection, ConnectionFailed
+from headrace.net.client_connection import ClientConnection, ConnectionFailed, SecurityRefused
+from headrace.net.client_security import PLAIN, ClientSecurity
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
@@ -82,7 +84,8 @@ class ClusterClient:
         patient: bool = True,
         clock: Clock | None = None,
         rng: Random | None = None,
-        connect: Connector = ClientConnection.open,
+        security: ClientSecurity = PLAIN,
+        connect: Connector | None = None,
     ) -> None:
         self.client_id = client_id
         self.request_timeout_s = request_timeout_s
@@ -92,7 +95,7 @@ class ClusterClient:
         self._bootstrap = tuple(bootstrap)
         self._metadata_max_age_s = metadata_max_age_s
         self._patient = patient
-        self._connect = connect
+        self._connect: Connector = connect or partial(ClientConnection.open, security=security)
         self._connections: dict[tuple[Address, str], ClientConnection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Task[ClientConnection]] = {}
         self._view = _NEVER_ASKED
@@ -304,7 +307,7 @@ class ClusterClient:
 
     def passes(self, error: HeadraceError) -> bool:
         """Whether an error is retriable."""
-        if isinstance(error, UnknownTopic):
+        if isinstance(error, UnknownTopic | SecurityRefused):
             return False
         if isinstance(error, KafkaError):
             return error.code.retriable
@@ -327,6 +330,10 @@ class ClusterClient:
                 return await self._connection_to(address, deadline, COMMON_LANE)
             except ConnectionFailed as error:
                 failures.append(error)
+        for failure in failures:
+            # None of the others is any better, and this one does not pass by itself.
+            if isinstance(failure, SecurityRefused):
+                raise failure
         raise _unreachable(failures)
 
     def _candidates(self) -> list[Address]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from headrace.client.backoff import Backoff
+from headrace.client.security_options import SecurityKeywords, SecurityOptions
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address, parse_addresses
+from headrace.net.client_security import ClientSecurity
 from headrace.options import Custom, Int, OptionTable, Text, option, options_of
 
 # The second is the name the commands read.
@@ -41,7 +43,7 @@ def _bootstrap_default() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommonOptions:
+class CommonOptions(SecurityOptions):
     """Options common to all clients: the brokers to ask first, timeouts and backoff."""
 
     bootstrap_servers: tuple[Address, ...] = option(
@@ -90,6 +92,7 @@ class CommonOptions:
         """The arguments of a client's `Cluster`, beside the brokers to ask first."""
         return {
             "client_id": self.client_id,
+            "security": self.client_security(),
             "request_timeout_s": self.request_timeout_ms / 1000,
             "metadata_max_age_s": self.metadata_max_age_ms / 1000,
             "backoff": Backoff(self.retry_backoff_ms / 1000, self.retry_backoff_max_ms / 1000),
@@ -103,12 +106,13 @@ class ClusterArguments(TypedDict):
     """The timeouts and backoff of a cluster, in the units of the transport."""
 
     client_id: str
+    security: ClientSecurity
     request_timeout_s: float
     metadata_max_age_s: float
     backoff: Backoff
 
 
-class CommonConfig(TypedDict, total=False):
+class CommonConfig(SecurityKeywords, total=False):
     """The keyword arguments that every client takes."""
 
     bootstrap_servers: str | Sequence[str]
@@ -120,11 +124,11 @@ class CommonConfig(TypedDict, total=False):
 
 
 # Options that people bring from other clients, and why they are refused.
-_PLAIN_TEXT = "connections are plain text for now; leave it out"
 _REFUSED = {
-    "security_protocol": _PLAIN_TEXT,
-    "sasl_*": _PLAIN_TEXT,
-    "ssl_*": _PLAIN_TEXT,
+    "sasl_kerberos_*": "there is no Kerberos; use another mechanism",
+    "sasl_*": "it has no effect on the logins of this client; leave it out",
+    "ssl_context": "give the files of certificates, such as ssl_truststore_location",
+    "ssl_*": "it has no effect on the TLS of this client; leave it out",
     "group_protocol": "groups use the classic protocol; leave it out",
     "api_version": "versions are agreed with each broker; leave it out",
 }

@@ -30,10 +30,6 @@ from headrace.options import (
 
 NO_EFFECT = "No effect here:"
 
-NO_SECURITY = (
-    "headrace has no security yet (no TLS, no SASL, no authorizer); anybody who reaches a listener"
-    " may do anything. Keep listeners where only trusted clients reach them, and take this away"
-)
 _JAVA = "headrace cannot run Java classes, so what this one would refuse would be allowed"
 _PROVIDERS = "headrace does not fill in values written as ${provider:key}; write them out"
 _TIERED = "headrace has no remote storage"
@@ -42,27 +38,18 @@ _TIERED = "headrace has no remote storage"
 # without any effect, which are accepted, and the reason to refuse the others.
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "alter.config.policy.class.name": (("",), _JAVA),
-    "authorizer.class.name": (("",), NO_SECURITY),
     "client.quota.callback.class": (("",), _JAVA),
     "config.providers": (((),), _PROVIDERS),
     "create.topic.policy.class.name": (("",), _JAVA),
-    "delegation.token.secret.key": (("",), NO_SECURITY),
     "remote.log.storage.system.enable": ((False,), _TIERED),
     "remote.storage.enable": ((False,), _TIERED),
-    "sasl.enabled.mechanisms": (((),), NO_SECURITY),
-    "sasl.jaas.config": (("",), NO_SECURITY),
-    "sasl.mechanism.controller.protocol": (("",), NO_SECURITY),
-    "sasl.mechanism.inter.broker.protocol": (("",), NO_SECURITY),
-    "security.inter.broker.protocol": (("PLAINTEXT",), NO_SECURITY),
-    "ssl.client.auth": (("none",), NO_SECURITY),
-    "super.users": (("",), NO_SECURITY),
 }
 
 # Kafka lets these change while it runs, but only under the name of a listener.
 _PER_LISTENER = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
 
-_LISTENER_PREFIX = "listener.name."
-_SASL_MECHANISM_SETTINGS = (
+LISTENER_PREFIX = "listener.name."
+SASL_MECHANISM_SETTINGS = (
     "connections.max.reauth.ms",
     "sasl.jaas.config",
     "sasl.login.callback.handler.class",
@@ -114,9 +101,9 @@ def find_setting(name: str, scope: Scope, honoured: Mapping[str, Option]) -> Opt
     if scope is Scope.BROKER:
         if name.startswith(_PLUGIN_PREFIXES):
             return _text(name, "Passed on to a plugin in Kafka.")
-        listener, _, rest = name.removeprefix(_LISTENER_PREFIX).partition(".")
-        if name.startswith(_LISTENER_PREFIX) and listener and rest:
-            return _of_listener(name, rest, {**known, **honoured})
+        listener, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+        if name.startswith(LISTENER_PREFIX) and listener and rest:
+            return _of_listener(name, rest, {**known, **honoured}, honoured)
     raise ConfigError(unknown_name("setting", name, {**known, **honoured}))
 
 
@@ -207,21 +194,26 @@ def _refusal(name: str) -> Callable[[Any], Any] | None:
     return check
 
 
-def _of_listener(name: str, rest: str, known: Mapping[str, Option]) -> Option:
+def _of_listener(
+    name: str, rest: str, known: Mapping[str, Option], honoured: Mapping[str, Option]
+) -> Option:
     """The setting of a single listener, with the rules of the setting for all listeners.
 
     `rest` is the name after `listener.name.NAME.`; a SASL mechanism may precede the setting's name.
     """
-    base = next((name for name in _SASL_MECHANISM_SETTINGS if rest.endswith(f".{name}")), rest)
+    base = next((name for name in SASL_MECHANISM_SETTINGS if rest.endswith(f".{name}")), rest)
     setting = known.get(base)
     if setting is None:
         unknown = unknown_name("setting", base, known)
         raise ConfigError(f"{unknown} ({name} is that of one listener)")
+    has_effect = base in honoured and setting.per_listener
     return replace(
         setting,
         name=name,
         default=None,
-        doc=f"{NO_EFFECT} `{base}` of one listener.",
+        doc=f"`{base}` of one listener."
+        if has_effect
+        else f"{NO_EFFECT} `{base}` of one listener.",
         per_broker=True,
         listener_only=False,
     )

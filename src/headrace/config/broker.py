@@ -5,9 +5,16 @@ from dataclasses import dataclass, field, replace
 from sys import float_info
 from typing import Any
 
-from headrace.config.accepted import NO_SECURITY, find_setting, parse_values
+from headrace.config.accepted import (
+    LISTENER_PREFIX,
+    SASL_MECHANISM_SETTINGS,
+    find_setting,
+    parse_values,
+)
+from headrace.config.authorization import AuthorizationConfig
 from headrace.config.cluster import QuorumConfig, ReplicationConfig
 from headrace.config.coordinators import CoordinatorConfig, TransactionConfig
+from headrace.config.encryption import EncryptionConfig
 from headrace.config.listeners import (
     ANY_ADDRESS,
     Listener,
@@ -15,6 +22,15 @@ from headrace.config.listeners import (
     parse_listeners,
 )
 from headrace.config.properties import Properties
+from headrace.config.quotas import QuotaConfig
+from headrace.config.sasl import (
+    BootstrapCredential,
+    SaslConfig,
+    check_node_logins,
+    listener_sasl,
+    parse_bootstrap_credentials,
+)
+from headrace.config.security import SecurityConfig, protocol_map, protocol_of_listener
 from headrace.config.topic import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -42,6 +58,7 @@ from headrace.options import (
     options_of,
     setting,
 )
+from headrace.types import SecurityProtocol
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
@@ -120,7 +137,16 @@ def _check_retention(value: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(
-    CompactionConfig, CoordinatorConfig, QuorumConfig, ReplicationConfig, TransactionConfig
+    AuthorizationConfig,
+    CompactionConfig,
+    CoordinatorConfig,
+    EncryptionConfig,
+    QuorumConfig,
+    QuotaConfig,
+    ReplicationConfig,
+    SaslConfig,
+    SecurityConfig,
+    TransactionConfig,
 ):
     """Settings of a broker, and the defaults of its topics.
 
@@ -377,13 +403,17 @@ class BrokerConfig(
         Int(0),
         INT_MAX,
         dynamic=True,
-        doc="Connections the broker holds at once; past it no further ones are accepted.",
+        per_listener=True,
+        doc="Connections the broker holds at once; past it further ones are closed. Also as"
+        " `listener.name.NAME.max.connections`. Where there are several listeners, that of the"
+        " brokers is always served: the connection of another that is silent for longest is closed"
+        " for it.",
     )
     max_connections_per_ip: int = setting(
         Int(0),
         INT_MAX,
         dynamic=True,
-        doc="Connections from one address; past it no further ones are accepted.",
+        doc="Connections from one address; past it further ones are closed.",
     )
     max_in_flight_requests_per_connection: int = setting(
         Int(1, 100_000),
@@ -454,9 +484,10 @@ class BrokerConfig(
         doc="Default of the topic setting `unclean.leader.election.enable`.",
     )
 
-    static: Mapping[str, str] = field(default_factory=dict, compare=False)
-    dynamic_defaults: Mapping[str, str] = field(default_factory=dict, compare=False)
-    dynamic: Mapping[str, str] = field(default_factory=dict, compare=False)
+    # Not shown where a config is printed: they may hold passwords.
+    static: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    dynamic_defaults: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    dynamic: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     base: "BrokerConfig | None" = field(default=None, compare=False, repr=False)
 
     @property
@@ -473,6 +504,54 @@ class BrokerConfig(
             value = getattr(self, setting.attribute)
         # -1 is "no limit" in every unit.
         return value * setting.scale if setting.scale > 1 and value > 0 else value
+
+    def value_at(self, listener: str, name: str) -> Any:
+        """The value of a `per_listener` setting at a listener: its own, or that for all."""
+        setting = BROKER_SETTINGS[name]
+        assert setting.per_listener, name
+        own = f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+        for layer in (self.dynamic, self.static):
+            for given, text in layer.items():
+                # The listener's name in any case, as in `listeners`.
+                if given.lower() == own:
+                    return setting.parse(text)
+        return self.value_of(name)
+
+    def protocol_of(self, listener: str) -> SecurityProtocol:
+        """The security protocol of a listener; ConfigError if nothing says which."""
+        return protocol_of_listener(
+            listener,
+            protocol_map(self.listener_security_protocol_map),
+            [listener.name for listener in self.listeners],
+            self.controller_listener_names,
+        )
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener at which brokers reach each other.
+
+        A node that is only a controller need not have it among its own.
+        """
+        if self.inter_broker_listener_name is not None:
+            return self.inter_broker_listener_name
+        names = [
+            listener.name
+            for listener in self.listeners
+            if listener.name not in self.controller_listener_names
+        ]
+        wanted = SecurityProtocol[self.security_inter_broker_protocol]
+        spoken = [name for name in names if self.protocol_of(name) is wanted]
+        return next(iter(spoken or names), wanted.name)
+
+    @property
+    def inter_broker_protocol(self) -> SecurityProtocol:
+        """The security protocol that brokers speak to each other."""
+        return self.protocol_of(self.inter_broker_listener)
+
+    @property
+    def controller_listener(self) -> str:
+        """The name of the listener at which nodes reach controllers."""
+        return next(iter(self.controller_listener_names or (self.listeners[0].name,)))
 
     def with_overrides(
         self, overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
@@ -506,6 +585,11 @@ class BrokerConfig(
         return tuple(listener._replace(host=listener.host or hostname) for listener in advertised)
 
     @property
+    def bootstrap_credentials(self) -> tuple[BootstrapCredential, ...]:
+        """The first SCRAM users of a new cluster."""
+        return parse_bootstrap_credentials(self.scram_bootstrap_credentials or "")
+
+    @property
     def client_listeners(self) -> frozenset[str]:
         """The names of the listeners that clients and brokers use."""
         names = {listener.name for listener in self.listeners}
@@ -514,7 +598,7 @@ class BrokerConfig(
     @property
     def without_effect(self) -> tuple[str, ...]:
         """The given settings that are accepted and have no effect."""
-        return tuple(name for name in self.static if name not in BROKER_SETTINGS)
+        return tuple(name for name in self.static if not _has_effect(name))
 
     @property
     def is_controller(self) -> bool:
@@ -526,6 +610,18 @@ class BrokerConfig(
 
 
 BROKER_SETTINGS: dict[str, Option] = options_of(BrokerConfig, Scope.BROKER)
+
+
+def _has_effect(name: str) -> bool:
+    """Whether a setting is honoured under this name, which may be that for one listener."""
+    if name.startswith(LISTENER_PREFIX):
+        _, _, name = name.removeprefix(LISTENER_PREFIX).partition(".")
+        for base in SASL_MECHANISM_SETTINGS:
+            # A mechanism may come first, such as `plain.sasl.jaas.config`.
+            name = base if name.endswith(f".{base}") else name
+        return name in BROKER_SETTINGS and BROKER_SETTINGS[name].per_listener
+    return name in BROKER_SETTINGS
+
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _NO_BRACKETS = str.maketrans("", "", "[]")
@@ -616,13 +712,12 @@ def _check_together(config: BrokerConfig) -> None:
 
 def _check_listeners(config: BrokerConfig) -> None:
     names = {listener.name for listener in config.listeners}
-    protocols = dict(item.partition(":")[::2] for item in config.listener_security_protocol_map)
     for listener in config.listeners:
-        if protocols.get(listener.name, listener.name) != "PLAINTEXT":
-            raise ConfigError(
-                f"listeners has {listener}, which listener.security.protocol.map does not give"
-                f" PLAINTEXT: {NO_SECURITY}"
-            )
+        protocol = config.protocol_of(listener.name)
+        if protocol.uses_sasl:
+            listener_sasl(config, listener.name)
+    _check_inter_broker_listener(config)
+    check_node_logins(config)
     for setting_name, wanted in (
         ("controller.listener.names", config.controller_listener_names),
         ("inter.broker.listener.name", (config.inter_broker_listener_name,)),
@@ -639,3 +734,20 @@ def _check_listeners(config: BrokerConfig) -> None:
                 )
     elif not {listener.name for listener in config.advertised_listeners} <= names:
         raise ConfigError("advertised.listeners names a listener that listeners does not have")
+
+
+def _check_inter_broker_listener(config: BrokerConfig) -> None:
+    if "security.inter.broker.protocol" in config.static:
+        if config.inter_broker_listener_name is not None:
+            raise ConfigError(
+                "security.inter.broker.protocol and inter.broker.listener.name are both given;"
+                " take one of them away"
+            )
+        protocol = config.security_inter_broker_protocol
+        if config.is_broker and config.inter_broker_protocol.name != protocol:
+            raise ConfigError(
+                f"security.inter.broker.protocol is {protocol}, and no listener of this broker"
+                " speaks that; add one to listeners, or set inter.broker.listener.name"
+            )
+    else:
+        config.protocol_of(config.inter_broker_listener)

@@ -12,9 +12,6 @@ _VOTER = re.compile(
 )
 
 
-SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
 class QuorumVoter(NamedTuple):
     """A node that votes for the controller, and where it is reached."""
 
@@ -39,18 +36,6 @@ def parse_voters(texts: tuple[str, ...]) -> tuple[QuorumVoter, ...]:
             raise ValueError(f"node {voter.node_id} is named twice")
         voters.append(voter)
     return tuple(voters)
-
-
-def parse_protocols(text: str) -> tuple[str, ...]:
-    """The items of `listener.security.protocol.map`, which is one text in Kafka."""
-    items = tuple(item.strip() for item in text.split(",")) if text else ()
-    for item in items:
-        name, _, protocol = item.partition(":")
-        if not name or protocol not in SECURITY_PROTOCOLS:
-            raise ValueError(
-                f"{item!r} is not NAME:PROTOCOL with one of {', '.join(SECURITY_PROTOCOLS)}"
-            )
-    return items
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
@@ -126,7 +111,8 @@ class QuorumConfig:
     inter_broker_listener_name: str | None = setting(
         Text(),
         None,
-        doc="The listener at which brokers reach each other; without it the first one.",
+        doc="The listener at which brokers reach each other; without it the first one that speaks"
+        " `security.inter.broker.protocol`, or else the first one.",
     )
     leader_imbalance_check_interval_seconds: int = setting(
         Long(1),
@@ -143,12 +129,6 @@ class QuorumConfig:
         Int(0, 100),
         10,
         doc="The share of a broker's partitions that others may lead before it gets them back.",
-    )
-    listener_security_protocol_map: tuple[str, ...] = setting(
-        Text(),
-        ("PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"),
-        convert=parse_protocols,
-        doc="What each listener name speaks, as `NAME:PLAINTEXT`. Only PLAINTEXT is available.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = setting(
         Long(1),

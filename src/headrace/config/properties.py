@@ -1,6 +1,7 @@
 """Java `.properties` files, as Kafka's `server.properties` is written."""
 
 import re
+from collections.abc import Mapping
 
 from headrace.errors import ConfigError
 
@@ -8,6 +9,10 @@ _BLANK = " \t\f"
 _SEPARATOR = re.compile(r"(?:[^\\=: \t\f]|\\.)*")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.|\Z)")
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPES = {character: f"\\{letter}" for letter, character in _ESCAPED.items()}
+_IN_KEYS = re.compile(r"[\\=: \t\n\r\f#!]")
+# Blanks in front of a value would be taken for a part of the separator.
+_IN_VALUES = re.compile(r"[\\\t\n\r\f]|\A ")
 
 
 class Properties(dict[str, str]):
@@ -39,6 +44,18 @@ def read_properties(text: str) -> Properties:
         properties[key] = _unescape(rest, number)
         properties.lines[key] = number
     return properties
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """The text of a file that `read_properties` reads back as these properties."""
+    return "".join(
+        f"{_escape(key, _IN_KEYS)}={_escape(value, _IN_VALUES)}\n"
+        for key, value in properties.items()
+    )
+
+
+def _escape(text: str, special: re.Pattern[str]) -> str:
+    return special.sub(lambda match: _ESCAPES.get(match[0], f"\\{match[0]}"), text)
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:

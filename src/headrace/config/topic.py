@@ -94,6 +94,14 @@ class TopicConfig:
         inherits="log.cleaner.delete.retention.ms",
         doc="How long compaction keeps a tombstone, so that a reader who began before it sees it.",
     )
+    encryption_enable: bool = setting(
+        Bool(),
+        False,
+        inherits="encryption.enable",
+        doc="Whether records are encrypted on disk, under a key of `encryption.key.source`. A"
+        " change concerns records that come after it. Internal topics never are. A setting of"
+        " headrace's own: [design page 27](design/0027-encryption-at-rest.md).",
+    )
     file_delete_delay_ms: int = setting(
         Long(0),
         60_000,

@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, ErrorCode, KafkaError, unknown_topic
 from headrace.metadata.elections import MIN_ISR_SETTING, elr_clearings
 from headrace.metadata.image import ConfigKey, ConfigResourceType, Image
 from headrace.metadata.records import CommandResult, repeated_names
+from headrace.metadata.role_settings import check_role_changes
 from headrace.options import ConfigType, Option, Scope
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
@@ -69,6 +70,10 @@ _KINDS = {
 }
 
 
+# Not declared as options: the names of their settings have principals in them.
+_ROLES = _ResourceSettings(Scope.GROUP, {})
+
+
 class _ConfigOutcome(NamedTuple):
     resource: ConfigKey
     records: tuple[Message, ...]
@@ -117,12 +122,19 @@ def _alter(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "the request names the resource more than once"
                 )
-            kind = _kind_of(image, resource)
+            is_role = resource.resource_type == ConfigResourceType.ROLE
+            kind = _ROLES if is_role else _kind_of(image, resource)
             twice = repeated_names(config.name for config in given.configs)
             if twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{min(twice)} is given more than once")
             current = image.configs.get(resource, {})
             changes = changes_of(given, current, kind)
+            if is_role:
+                _check_role(resource, changes, current)
+                outcomes[resource] = _ConfigOutcome(
+                    resource, _change_records(resource, changes, current), None
+                )
+                continue
             _check(resource, changes, kind)
             if image.has_elr:
                 _check_min_isr(resource, changes, current)
@@ -133,6 +145,17 @@ def _alter(
         except KafkaError as error:
             outcomes[resource] = _ConfigOutcome(resource, (), error)
     return list(outcomes.values())
+
+
+def _check_role(
+    resource: ConfigKey, changes: Mapping[str, str | None], current: Mapping[str, str]
+) -> None:
+    check_role_changes(resource.name, current, changes)
+    for name, value in changes.items():
+        if max(len(name), len(value or "")) > _VALUE_CHARACTERS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"more than {_VALUE_CHARACTERS_MAX} characters in a role"
+            )
 
 
 def _kind_of(image: Image, resource: ConfigKey) -> _ResourceSettings:

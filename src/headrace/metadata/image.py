@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from headrace.metadata.acl_entries import Acls, add_entry, remove_entry
+from headrace.metadata.client_quotas import QuotaEntity, replay_quota
 from headrace.metadata.features import (
     ELR_VERSION,
     KRAFT_VERSION,
@@ -19,11 +21,20 @@ from headrace.metadata.features import (
     levels_of,
     unsupported_reason,
 )
+from headrace.metadata.issued_tokens import (
+    DelegationTokens,
+    replay_token,
+    replay_token_removal,
+)
 from headrace.metadata.records import MetadataError
+from headrace.metadata.scram_credentials import ScramCredentials, replay_credential, replay_removal
 from headrace.metadata.topic_names import collision_key
 from headrace.protocol.messages.metadata_records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     NoOpRecord,
@@ -31,10 +42,14 @@ from headrace.protocol.messages.metadata_records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from headrace.protocol.schema import Message
 from headrace.types import uuid_text
@@ -58,6 +73,8 @@ class ConfigResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+    # Of headrace: roles, which Kafka's tools show as resources of an unknown type.
+    ROLE = 100
 
 
 class ConfigKey(NamedTuple):
@@ -210,6 +227,10 @@ class Image:
     collisions: Mapping[str, str] = field(default_factory=dict)
     partition_count: int = 0
     next_producer_id: int = 0
+    scram_credentials: ScramCredentials = field(default_factory=dict)
+    delegation_tokens: DelegationTokens = field(default_factory=dict)
+    acls: Acls = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
 
     def apply(self, records: Iterable[Message]) -> "Image":
         """The image after `records`; MetadataError if they contradict this image."""
@@ -305,8 +326,12 @@ class _ImageDraft:
         self._configs = _CopyOnWrite(image.configs)
         self._features = _CopyOnWrite(image.features)
         self._collisions = _CopyOnWrite(image.collisions)
+        self._acls = _CopyOnWrite(image.acls)
+        self._client_quotas = _CopyOnWrite(image.client_quotas)
         self._partition_count = image.partition_count
         self._next_producer_id = image.next_producer_id
+        self._scram_credentials = _CopyOnWrite(image.scram_credentials)
+        self._delegation_tokens = _CopyOnWrite(image.delegation_tokens)
         self._partitions: dict[bytes, list[PartitionImage]] = {}
 
     def replay(self, record: Message) -> None:
@@ -329,6 +354,10 @@ class _ImageDraft:
             collisions=self._collisions.view,
             partition_count=self._partition_count,
             next_producer_id=self._next_producer_id,
+            scram_credentials=self._scram_credentials.view,
+            delegation_tokens=self._delegation_tokens.view,
+            acls=self._acls.view,
+            client_quotas=self._client_quotas.view,
         )
 
     def _topic(self, topic_id: bytes) -> TopicImage:
@@ -413,6 +442,9 @@ class _ImageDraft:
         else:
             configs.pop(resource, None)
 
+    def _client_quota(self, record: ClientQuotaRecord) -> None:
+        replay_quota(self._client_quotas.edit(), record)
+
     def _producer_ids(self, record: ProducerIdsRecord) -> None:
         if record.next_producer_id <= self._next_producer_id:
             raise MetadataError(
@@ -491,13 +523,34 @@ class _ImageDraft:
         else:
             self._features.edit()[record.name] = record.feature_level
 
+    def _scram_credential(self, record: UserScramCredentialRecord) -> None:
+        replay_credential(self._scram_credentials.edit(), record)
+
+    def _remove_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+        replay_removal(self._scram_credentials.edit(), record)
+
+    def _delegation_token(self, record: DelegationTokenRecord) -> None:
+        replay_token(self._delegation_tokens.edit(), record)
+
+    def _remove_delegation_token(self, record: RemoveDelegationTokenRecord) -> None:
+        replay_token_removal(self._delegation_tokens.edit(), record)
+
+    def _access_control_entry(self, record: AccessControlEntryRecord) -> None:
+        add_entry(self._acls.edit(), record)
+
+    def _remove_access_control_entry(self, record: RemoveAccessControlEntryRecord) -> None:
+        remove_entry(self._acls.edit(), record)
+
     def _no_op(self, record: NoOpRecord) -> None:
         """Do nothing: the record only moves the log's end offset."""
 
 
 _HANDLERS: dict[type[Message], Callable[[_ImageDraft, Any], None]] = {
+    AccessControlEntryRecord: _ImageDraft._access_control_entry,
     BrokerRegistrationChangeRecord: _ImageDraft._broker_registration_change,
+    ClientQuotaRecord: _ImageDraft._client_quota,
     ConfigRecord: _ImageDraft._config,
+    DelegationTokenRecord: _ImageDraft._delegation_token,
     FeatureLevelRecord: _ImageDraft._feature_level,
     FenceBrokerRecord: _ImageDraft._fence_broker,
     NoOpRecord: _ImageDraft._no_op,
@@ -505,10 +558,14 @@ _HANDLERS: dict[type[Message], Callable[[_ImageDraft, Any], None]] = {
     PartitionRecord: _ImageDraft._partition,
     ProducerIdsRecord: _ImageDraft._producer_ids,
     RegisterBrokerRecord: _ImageDraft._register_broker,
+    RemoveDelegationTokenRecord: _ImageDraft._remove_delegation_token,
+    RemoveAccessControlEntryRecord: _ImageDraft._remove_access_control_entry,
     RemoveTopicRecord: _ImageDraft._remove_topic,
+    RemoveUserScramCredentialRecord: _ImageDraft._remove_scram_credential,
     TopicRecord: _ImageDraft._topic_record,
     UnfenceBrokerRecord: _ImageDraft._unfence_broker,
     UnregisterBrokerRecord: _ImageDraft._unregister_broker,
+    UserScramCredentialRecord: _ImageDraft._scram_credential,
 }
 
 

@@ -11,8 +11,11 @@ from headrace.errors import HeadraceError, ProtocolError
 from headrace.metadata.features import METADATA_VERSION_MAX, record_version
 from headrace.protocol.apis import encode_uvarint, read_uvarint
 from headrace.protocol.messages.metadata_records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     NoOpRecord,
@@ -20,10 +23,14 @@ from headrace.protocol.messages.metadata_records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from headrace.protocol.messages.quorum_records import (
     KRaftVersionRecord,
@@ -41,8 +48,11 @@ FRAME_VERSION = 1
 RECORD_TYPES: dict[int, type[Message]] = {
     record_type.api_key: record_type
     for record_type in (
+        AccessControlEntryRecord,
         BrokerRegistrationChangeRecord,
+        ClientQuotaRecord,
         ConfigRecord,
+        DelegationTokenRecord,
         FeatureLevelRecord,
         FenceBrokerRecord,
         NoOpRecord,
@@ -50,10 +60,14 @@ RECORD_TYPES: dict[int, type[Message]] = {
         PartitionRecord,
         ProducerIdsRecord,
         RegisterBrokerRecord,
+        RemoveDelegationTokenRecord,
+        RemoveAccessControlEntryRecord,
         RemoveTopicRecord,
+        RemoveUserScramCredentialRecord,
         TopicRecord,
         UnfenceBrokerRecord,
         UnregisterBrokerRecord,
+        UserScramCredentialRecord,
     )
 }
 

@@ -4,8 +4,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from headrace.errors import CorruptBatch
+from headrace.metadata.acl_entries import acl_records
+from headrace.metadata.client_quotas import quota_records
 from headrace.metadata.features import METADATA_VERSION, METADATA_VERSION_MAX
 from headrace.metadata.image import BrokerImage, Image, PartitionImage, directories_of
+from headrace.metadata.issued_tokens import token_records
 from headrace.metadata.records import (
     MetadataError,
     decode_control_batch,
@@ -13,6 +16,7 @@ from headrace.metadata.records import (
     encode_control_batch,
     encode_record,
 )
+from headrace.metadata.scram_credentials import credential_records
 from headrace.protocol.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -52,8 +56,12 @@ def image_records(image: Image) -> Iterator[Message]:
                 name=name,
                 value=value,
             )
+    yield from acl_records(image.acls)
+    yield from quota_records(image.client_quotas)
     if image.next_producer_id:
         yield ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id)
+    yield from credential_records(image.scram_credentials)
+    yield from token_records(image.delegation_tokens)
 
 
 def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:

@@ -5,7 +5,7 @@ of the request are handled all the same.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from headrace.config import (
@@ -55,6 +55,10 @@ PARTITIONS_MAX = 200_000
 DEFAULT = -1
 
 
+def _charge_nobody(partition_count: int) -> None:
+    """The charge of a request that no quota limits."""
+
+
 class _PartitionBudget:
     """The numbers of partitions that may still be added by the request and to the cluster."""
 
@@ -85,8 +89,11 @@ class _PartitionBudget:
 class _TopicCreation:
     """The topics created so far by one CreateTopics request."""
 
-    def __init__(self, image: Image, config: BrokerConfig, random: Random) -> None:
+    def __init__(
+        self, image: Image, config: BrokerConfig, random: Random, charge: Callable[[int], None]
+    ) -> None:
         self.records: list[Message] = []
+        self._charge = charge
         self._image = image
         self._config = config
         self._random = random
@@ -108,6 +115,7 @@ class _TopicCreation:
             assignment = self._manual_assignment(topic)
         else:
             assignment = self._placed_assignment(topic)
+        self._charge(len(assignment))
         self._budget.spend(len(assignment))
         topic_id = new_topic_id(self._random)
         self.records.append(TopicRecord(name=topic.name, topic_id=topic_id))
@@ -228,11 +236,21 @@ class _TopicCreation:
 
 
 def create_topics(
-    image: Image, request: CreateTopicsRequest, *, config: BrokerConfig, random: Random
+    image: Image,
+    request: CreateTopicsRequest,
+    *,
+    config: BrokerConfig,
+    random: Random,
+    charge: Callable[[int], None] = _charge_nobody,
 ) -> CommandResult[CreateTopicsResponse]:
-    """Create topics; `config` supplies the defaults. Each topic has its own result."""
+    """Create topics; `config` supplies the defaults. Each topic has its own result.
+
+    `charge` takes the number of partitions of each topic, and may refuse them by a KafkaError.
+    """
     duplicates = repeated_names(topic.name for topic in request.topics)
-    creation = _TopicCreation(image, config, random)
+    if request.validate_only:
+        charge = _charge_nobody
+    creation = _TopicCreation(image, config, random, charge)
     results: dict[str, CreatableTopicResult] = {}
     for topic in request.topics:
         if topic.name in results:
@@ -256,9 +274,13 @@ def create_topics(
 
 
 def delete_topics(
-    image: Image, request: DeleteTopicsRequest, *, config: BrokerConfig
+    image: Image,
+    request: DeleteTopicsRequest,
+    *,
+    config: BrokerConfig,
+    charge: Callable[[int], None] = _charge_nobody,
 ) -> CommandResult[DeleteTopicsResponse]:
-    """Delete topics, by name or by id, and their configs."""
+    """Delete topics, by name or by id, and their configs; `charge` as for `create_topics`."""
     states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
     mentions = Counter(_topic_identity(image, wanted) for wanted in states)
     records: list[Message] = []
@@ -273,6 +295,7 @@ def delete_topics(
                     ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
                 )
             topic = _topic_to_delete(image, wanted, config)
+            charge(len(topic.partitions))
         except KafkaError as error:
             responses[key] = DeletableTopicResult(
                 name=wanted.name,
@@ -315,9 +338,17 @@ def _topic_to_delete(image: Image, wanted: DeleteTopicState, config: BrokerConfi
 
 
 def create_partitions(
-    image: Image, request: CreatePartitionsRequest
+    image: Image,
+    request: CreatePartitionsRequest,
+    *,
+    charge: Callable[[int], None] = _charge_nobody,
 ) -> CommandResult[CreatePartitionsResponse]:
-    """Add partitions to topics, up to the requested counts; a topic never shrinks."""
+    """Add partitions to topics, up to the requested counts; a topic never shrinks.
+
+    `charge` is as for `create_topics`.
+    """
+    if request.validate_only:
+        charge = _charge_nobody
     duplicates = repeated_names(topic.name for topic in request.topics)
     budget = _PartitionBudget(image)
     load = ReplicaLoad.of(image)
@@ -332,7 +363,9 @@ def create_partitions(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
                 )
-            records += _added_partitions(image, topic, budget, load)
+            added = _added_partitions(image, topic, budget, load)
+            charge(len(added))
+            records += added
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.detail
     response = CreatePartitionsResponse(results=list(results.values()))

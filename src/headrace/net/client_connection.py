@@ -12,7 +12,10 @@ from typing import Any, NamedTuple, Self, cast
 from headrace import __version__
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError, error_code
 from headrace.net.addresses import Address
-from headrace.net.framing import FRAME_BYTES_MAX, FrameReader
+from headrace.net.client_security import PLAIN, ClientSecurity
+from headrace.net.framing import FRAME_BYTES_MAX, FrameReader, TlsExpected
+from headrace.net.tls import TlsLayer
+from headrace.net.tls_failures import TlsFailed, silent_in_handshake
 from headrace.protocol.apis import (
     APIS,
     Api,
@@ -25,6 +28,8 @@ from headrace.protocol.schema import Message
 from headrace.types import Buffer
 
 WRITE_BUFFER_BYTES = 4 * 1_048_576
+# A broker that asks for a longer wait is asked again after this.
+_THROTTLE_SECONDS_MAX = 3600.0
 
 # After 15 silent seconds the kernel asks every 5 whether the other end is there, three times.
 _KEEPALIVE = {
@@ -34,6 +39,7 @@ _KEEPALIVE = {
 }
 
 _UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION)
+_USE_TLS = "set security_protocol to SSL or SASL_SSL"
 _PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
 
 
@@ -49,6 +55,10 @@ class NoAnswer(ConnectionFailed):
     """A connect or a request timed out: the broker may be alive and slow."""
 
 
+class SecurityRefused(ConnectionFailed):
+    """The two ends do not agree about security; another attempt would fail the same way."""
+
+
 class _PendingRequest(NamedTuple):
     """A request without its response yet. `due` is its deadline, by the loop's time."""
 
@@ -56,6 +66,15 @@ class _PendingRequest(NamedTuple):
     correlation_id: int
     api_key: int
     version: int
+    due: float
+
+
+class _HeldRequest(NamedTuple):
+    """A request that is not sent yet, because a login is being renewed."""
+
+    request: Message
+    version: int
+    future: "asyncio.Future[Any] | None"
     due: float
 
 
@@ -86,6 +105,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
         self._writable: asyncio.Future[None] | None = None
+        # Requests that wait until a login is renewed; None while none is.
+        self._held: list[_HeldRequest] | None = None
+        # Bytes that wait until a throttle of the broker is over.
+        self._throttled: list[Buffer] = []
+        self._throttle: asyncio.TimerHandle | None = None
+        self._throttled_until = 0.0
+        self._buffer_full = False
 
     @classmethod
     async def open(
@@ -95,18 +121,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         *,
         client_id: str = "headrace",
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        security: ClientSecurity = PLAIN,
     ) -> Self:
-        """Connect and agree on versions."""
+        """Connect, agree on versions, and log in where `security` has a login."""
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
         connection = cls(address, client_id=client_id, frame_bytes_max=frame_bytes_max)
         try:
-            async with asyncio.timeout_at(due):
-                await _connect(connection)
-        except OSError as error:
-            raise _connect_failed(address, error) from None
-        try:
+            await connection._connect(due, security)
             await connection.agree_on_versions(max(due - loop.time(), 0.001))
+            if security.login is not None:
+                await security.login.authenticate(connection, due)
         except BaseException:
             connection.close()
             raise
@@ -119,7 +144,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         """The number of requests without a response."""
-        return len(self._pending)
+        return len(self._pending) + len(self._held or ())
 
     def __repr__(self) -> str:
         state = f"{self.in_flight} in flight" if self.is_open else "closed"
@@ -140,7 +165,9 @@ class ClientConnection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if isinstance(exc, OSError) and not isinstance(exc, ConnectionError):
+        if isinstance(exc, TlsFailed):
+            self._fail(_tls_failed(self.address, exc))
+        elif isinstance(exc, OSError) and not isinstance(exc, ConnectionError):
             what = exc.strerror or str(exc)
             self._fail(ConnectionFailed(self.address, what, "see whether the network works"))
         else:
@@ -157,17 +184,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             for frame in self._reader.received(nbytes):
                 self._take(frame)
+        except TlsExpected as error:
+            self._fail(SecurityRefused(self.address, str(error), _USE_TLS))
         except ProtocolError as error:
             self._fail(ConnectionFailed(self.address, str(error), _PERHAPS_ANOTHER))
 
     def pause_writing(self) -> None:
-        if self._writable is None:
-            self._writable = self._loop.create_future()
+        self._buffer_full = True
+        self._update_writable()
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set_result(None)
-            self._writable = None
+        self._buffer_full = False
+        self._update_writable()
 
     # -- the cluster and its users call these
 
@@ -215,9 +243,37 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Send a request now; the future gets its response, or ConnectionFailed."""
         return self._ask(request, self.version_of(request.api_key, version_max), timeout_s)
 
+    def ask_unheld(
+        self, request: Message, timeout_s: float, *, version_max: int | None = None
+    ) -> "asyncio.Future[Any]":
+        """As `ask`, for the requests of a login, which go out while others are held."""
+        held, self._held = self._held, None
+        try:
+            return self.ask(request, timeout_s, version_max=version_max)
+        finally:
+            self._held = held
+
+    def hold_requests(self) -> None:
+        """Keep requests here that are sent from now on, until `send_held_requests`."""
+        if self._held is None:
+            self._held = []
+
+    def send_held_requests(self) -> None:
+        """Send the requests that were held, in their order."""
+        held, self._held = self._held, None
+        for request, version, future, due in held or ():
+            if future is None:
+                self._write(request, version)
+            elif not future.done():
+                self._send(request, version, future, due)
+
     def tell(self, request: Message) -> None:
         """Send a request that has no response, such as Produce with acks=0."""
-        self._write(request, self.version_of(request.api_key))
+        version = self.version_of(request.api_key)
+        if self._held is not None:
+            self._held.append(_HeldRequest(request, version, None, 0.0))
+        else:
+            self._write(request, version)
 
     async def drained(self) -> None:
         """Return once the transport's write buffer is below its limit."""
@@ -229,10 +285,60 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close the socket. Requests in flight end with ConnectionFailed."""
         self._fail(ConnectionFailed(self.address, "the client closed the connection", "ask again"))
 
+    def fail(self, error: HeadraceError) -> None:
+        """Close the socket. Requests in flight end with this error."""
+        self._fail(error)
+
+    async def _connect(self, due: float, security: ClientSecurity) -> None:
+        """Connect, with TLS where `security` has it, by an instant of the loop's time."""
+        tls, began = security.tls, self._loop.time()
+        shaken: asyncio.Future[None] = self._loop.create_future()
+        protocol: asyncio.BufferedProtocol = self
+        try:
+            async with asyncio.timeout_at(due):
+                if tls is not None:
+                    protocol = TlsLayer(
+                        self,
+                        await tls.context(),
+                        server_side=False,
+                        hostname=self.address.host,
+                        scratch=tls.scratch,
+                        handshake_s_max=max(due - self._loop.time(), 0.001),
+                        on_open=lambda _: _settle(shaken, None),
+                        on_failed=lambda failure: _settle(shaken, failure),
+                    )
+                await _connect(self.address, protocol)
+                if tls is not None:
+                    await shaken
+        except TlsFailed as failure:
+            raise _tls_failed(self.address, failure) from None
+        except TimeoutError as error:
+            if self._transport is not None:
+                silence = silent_in_handshake(self._loop.time() - began, server_side=False)
+                raise NoAnswer(self.address, silence.what, silence.advice) from None
+            raise _connect_failed(self.address, error) from None
+        except OSError as error:
+            raise _connect_failed(self.address, error) from None
+
     def _ask(self, request: Message, version: int, timeout_s: float) -> "asyncio.Future[Any]":
+        # The broker reads nothing while it throttles this connection.
+        due = max(self._loop.time(), self._throttled_until) + timeout_s
+        if self._held is not None:
+            future = self._loop.create_future()
+            self._held.append(_HeldRequest(request, version, future, due))
+            return future
+        return self._send(request, version, None, due)
+
+    def _send(
+        self,
+        request: Message,
+        version: int,
+        future: "asyncio.Future[Any] | None",
+        due: float,
+    ) -> "asyncio.Future[Any]":
         correlation_id = self._write(request, version)
-        future = self._loop.create_future()
-        due = self._loop.time() + timeout_s
+        if future is None:
+            future = self._loop.create_future()
         self._pending.append(_PendingRequest(future, correlation_id, request.api_key, version, due))
         if self._timer is None or self._timer_due > due:
             self._watch(due)
@@ -244,14 +350,19 @@ class ClientConnection(asyncio.BufferedProtocol):
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
         buffers = encode_request(request, version, correlation_id, self._client_id)
+        if self._throttle is not None:
+            self._throttled += buffers
+        else:
+            self._write_now(buffers)
+        return correlation_id
+
+    def _write_now(self, buffers: list[Buffer]) -> None:
+        assert self._transport is not None
         self._transport.writelines(buffers)
-        if self._writable is None and (
-            self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES
-        ):
+        if not self._buffer_full and self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES:
             # asyncio's writelines forgets to pause us before Python 3.12.9 and 3.13.2, and
             # setting the limits makes it check the size again.
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        return correlation_id
 
     def _take(self, frame: Buffer) -> None:
         """Complete the oldest request in flight with its response frame."""
@@ -270,9 +381,44 @@ class ClientConnection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._pending.appendleft(pending)
             raise ProtocolError(f"sent an answer that cannot be read: {error}") from None
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self._obey(throttle_ms / 1000)
         # The caller may have been cancelled since; its response had to be read all the same.
         if not pending.future.done():
             pending.future.set_result(response)
+
+    def _obey(self, throttle_s: float) -> None:
+        """Send nothing for the time that the broker asks for, as it reads nothing (KIP-219)."""
+        until = self._loop.time() + min(throttle_s, _THROTTLE_SECONDS_MAX)
+        added_s = until - max(self._throttled_until, self._loop.time())
+        if added_s <= 0:
+            return
+        if self._throttle is not None:
+            self._throttle.cancel()
+        self._throttled_until = until
+        self._throttle = self._loop.call_at(until, self._end_throttle)
+        self._update_writable()
+        # What is in flight is not read before that either.
+        self._pending = deque(
+            pending._replace(due=pending.due + added_s) for pending in self._pending
+        )
+
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        throttled, self._throttled = self._throttled, []
+        if self._transport is not None and throttled:
+            self._write_now(throttled)
+        self._update_writable()
+
+    def _update_writable(self) -> None:
+        """Have `drained` wait while the buffer is full, or the broker asked for a wait."""
+        if self._buffer_full or self._throttle is not None:
+            if self._writable is None:
+                self._writable = self._loop.create_future()
+        elif self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
 
     async def _ask_versions(self, version: int, timeout_s: float) -> ApiVersionsResponse:
         request = ApiVersionsRequest(
@@ -316,17 +462,35 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             transport, self._transport = self._transport, None
             transport.abort()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._throttle):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._throttle = None
+        self._throttled.clear()
         requests, self._pending = self._pending, deque()
-        for request in requests:
-            if not request.future.done():
+        held, self._held = self._held, None
+        for request in (*requests, *(held or ())):
+            if request.future is not None and not request.future.done():
                 request.future.set_exception(error)
         self.resume_writing()
 
 
-async def _connect(connection: ClientConnection) -> None:
+def _settle(shaken: asyncio.Future[None], failure: TlsFailed | None) -> None:
+    """Tell the outcome of a TLS handshake to the one who waits for it, if anybody does."""
+    if shaken.done():
+        return
+    if failure is None:
+        shaken.set_result(None)
+    else:
+        shaken.set_exception(failure)
+
+
+def _tls_failed(address: Address, failure: TlsFailed) -> ConnectionFailed:
+    kind = SecurityRefused if failure.lasting else ConnectionFailed
+    return kind(address, failure.what, failure.advice)
+
+
+async def _connect(address: Address, protocol: asyncio.BufferedProtocol) -> None:
     """Connect to the first address of the host that accepts; raise the last error if none does.
 
     The addresses are tried in turn here, because asyncio's own loop over them loses their errors.
@@ -334,10 +498,10 @@ async def _connect(connection: ClientConnection) -> None:
     loop = asyncio.get_running_loop()
     failed: OSError | None = None
     for _, _, _, _, place in await loop.getaddrinfo(
-        connection.address.host, connection.address.port, type=socket.SOCK_STREAM
+        address.host, address.port, type=socket.SOCK_STREAM
     ):
         try:
-            await loop.create_connection(lambda: connection, str(place[0]), connection.address.port)
+            await loop.create_connection(lambda: protocol, str(place[0]), address.port)
         except OSError as error:
             failed = error
         else:

@@ -24,6 +24,11 @@ from headrace.types import Buffer
 # a single batch may exceed it.
 FRAME_BYTES_MAX = 160 * 1_048_576
 
+# The first bytes of TLS: an alert, with which a broker refuses plain text, and a client's hello.
+# Where a length belongs they would be one of more than 350 MB.
+_TLS_ALERT = b"\x15\x03"
+_TLS_HELLO = b"\x16\x03"
+
 _SCRATCH_BYTES = 64 * 1024
 # Successive fetch responses have about the same size. Memory that was written before is much
 # quicker to write to than new memory, so a few buffers of such sizes are kept.
@@ -31,6 +36,10 @@ _SPARE_BYTES_MIN = 128 * 1024
 _SPARE_BYTES_MAX = 5 * 1_048_576
 _SPARES_MAX = 4
 _LENGTH_BYTES = 4
+
+
+class TlsExpected(ProtocolError):
+    """A peer that speaks TLS on a connection without it."""
 
 
 class FrameReader:
@@ -71,6 +80,8 @@ class FrameReader:
             body = start + _LENGTH_BYTES
             size = int.from_bytes(self._scratch[start:body], "big", signed=True)
             if not _LENGTH_BYTES <= size <= self._frame_bytes_max:
+                if self._scratch[start : start + 2] == _TLS_ALERT:
+                    raise TlsExpected("the listener speaks TLS")
                 raise ProtocolError(f"announced an answer of {size} bytes")
             if end - body < size:
                 self._frame = self._new_frame(size)
@@ -103,6 +114,9 @@ def _is_unused(spare: bytearray) -> bool:
     spare.append(0)
     return True
 
+
+# The setting that a server's limit on frames comes from.
+FRAME_LIMIT_NAME = "socket.request.max.bytes"
 
 SCRATCH_BYTES = 256 * 1024
 _FIRST_BYTES = 16 * 1024
@@ -156,13 +170,22 @@ class Framer:
 
     def __init__(self, frame_bytes_max: int, scratch: memoryview, buffers: FrameBuffers) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._limit_name = FRAME_LIMIT_NAME
         self._scratch = scratch
         self._buffers = buffers
         self._owned: bytearray | None = None
         self._sends_large = False
+        # Counts the frames that came in more than one read, so that a frame that does not get on
+        # can be told from the next: whole frames, which are nearly all, do not count.
+        self.frames_begun = 0
         self._view = scratch
         self._start = 0
         self._end = 0
+
+    def limit(self, frame_bytes_max: int, limit_name: str) -> None:
+        """Set the largest frame from now on, and the setting it comes from."""
+        self._frame_bytes_max = frame_bytes_max
+        self._limit_name = limit_name
 
     def get_buffer(self) -> memoryview:
         """The buffer for the next read."""
@@ -173,6 +196,7 @@ class Framer:
             if buffer is None:
                 return self._scratch
             self._owned, self._view = buffer, memoryview(buffer)
+            self.frames_begun += 1
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
@@ -199,6 +223,8 @@ class Framer:
             return True
         if self._owned is not None and self._start == 0 and self._end < len(self._owned):
             return True
+        if self._owned is None or self._start > 0:
+            self.frames_begun += 1
         capacity = self._capacity_for(left)
         buffer = self._buffers.acquire(capacity)
         if buffer is None:
@@ -218,6 +244,11 @@ class Framer:
         self._start, self._end = 0, left
         return True
 
+    @property
+    def incomplete_bytes(self) -> int:
+        """The bytes received of a frame that is not whole yet, or of frames that wait."""
+        return self._end - self._start
+
     def close(self) -> None:
         """Drop all received bytes and give the buffer back."""
         self._start = self._end = 0
@@ -227,8 +258,13 @@ class Framer:
     def _announced(self, position: int) -> int:
         size = int.from_bytes(self._view[position : position + 4], "big", signed=True)
         if not 0 <= size <= self._frame_bytes_max:
+            if self._view[position : position + 2] == _TLS_HELLO:
+                raise TlsExpected(
+                    "the client speaks TLS, and the listener is plain text; its security.protocol"
+                    " must be PLAINTEXT or SASL_PLAINTEXT for this listener"
+                )
             raise ProtocolError(
-                f"a frame of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
+                f"a frame of {size} bytes; {self._limit_name} is {self._frame_bytes_max}"
             )
         return size
 

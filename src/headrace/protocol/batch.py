@@ -50,6 +50,8 @@ _LOG_APPEND_TIME = cython.declare(cython.longlong, 0x08)
 _TRANSACTIONAL = cython.declare(cython.longlong, 0x10)
 _CONTROL = cython.declare(cython.longlong, 0x20)
 _DELETE_HORIZON = cython.declare(cython.longlong, 0x40)
+# Unlike Kafka: the records are sealed, as they lie on the disks of brokers alone.
+_ENCRYPTED = cython.declare(cython.longlong, 0x4000)
 _KNOWN_BITS = cython.declare(cython.longlong, 0x7F)
 
 _LENGTH_AT = cython.declare(cython.Py_ssize_t, 8)
@@ -73,6 +75,7 @@ LOG_APPEND_TIME_BIT = _LOG_APPEND_TIME
 TRANSACTIONAL_BIT = _TRANSACTIONAL
 CONTROL_BIT = _CONTROL
 DELETE_HORIZON_BIT = _DELETE_HORIZON
+ENCRYPTED_BIT = _ENCRYPTED
 # Positions of the header's fields, for compiled code that rewrites batches.
 LENGTH_AT = _LENGTH_AT
 MAGIC_AT = _MAGIC_AT
@@ -193,6 +196,11 @@ class BatchHeader:
     def has_delete_horizon(self) -> bool:
         """Whether `base_timestamp` is the delete horizon of tombstones, by compaction (KIP-534)."""
         return self.attributes & _DELETE_HORIZON != 0
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the records are sealed: see `security.batch_encryption`."""
+        return self.attributes & _ENCRYPTED != 0
 
     @property
     def has_producer(self) -> bool:
@@ -341,6 +349,24 @@ def scan_headers(buffer, start: cython.Py_ssize_t = 0, end=None) -> list:
     return headers
 
 
+def first_encrypted(buffer) -> int:
+    """The position of the first whole batch whose records are sealed, or -1."""
+    memory: _Memory = _Memory(buffer)
+    position: cython.Py_ssize_t = 0
+    size: cython.longlong
+    while memory.size - position >= _HEADER_SIZE:
+        if cython.compiled:
+            size = _load_int(memory.data, position + _LENGTH_AT) + _LOG_OVERHEAD
+        else:
+            size = _EPOCH.unpack_from(memory.data, position + _LENGTH_AT)[0] + _LOG_OVERHEAD
+        if size < _HEADER_SIZE or size > memory.size - position:
+            break
+        if memory.data[position + _ATTRIBUTES_AT] & 0x40:  # The high byte of the attributes.
+            return position
+        position += size
+    return -1
+
+
 def batch_size(buffer) -> int:
     """The size of a batch by its length field, without any check."""
     size: int = _EPOCH.unpack_from(buffer, _LENGTH_AT)[0] + _LOG_OVERHEAD
@@ -472,6 +498,10 @@ def _check_produced(header: BatchHeader):
         raise RefusedBatch(
             ErrorCode.INVALID_RECORD,
             f"producer {header.producer_id} sent the sequence number {header.base_sequence}",
+        )
+    if header.attributes & _ENCRYPTED:
+        raise RefusedBatch(
+            ErrorCode.INVALID_RECORD, "producers may not set the bit of batches sealed by brokers"
         )
     if header.attributes & _LOG_APPEND_TIME:
         raise RefusedBatch(

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import cramjam
 
-from headrace.errors import CorruptBatch
+from headrace.errors import CorruptBatch, SealedRecords
 from headrace.protocol.batch import (
     CODEC_BITS,
     HEADER_SIZE,
@@ -224,6 +224,10 @@ def record_bytes(
     end = header.position + header.size
     if end > len(view):
         raise CorruptBatch(f"batch of {header.size} bytes is cut off")
+    if header.is_encrypted:
+        raise SealedRecords(
+            f"the records of offsets {header.base_offset} to {header.last_offset} are encrypted"
+        )
     compressed = view[header.position + HEADER_SIZE : end]
     # A batch that compaction has emptied has no compressed data at all.
     if not compressed:

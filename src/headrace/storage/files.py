@@ -89,6 +89,10 @@ class File:
         except OSError as error:
             raise storage_error("inspect", self.path, error) from error
 
+    def status(self) -> os.stat_result:
+        """The status of the open file, which need not be at its path any more."""
+        return os.fstat(self._fd)
+
     def read_at(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
         try:
@@ -198,6 +202,27 @@ class Files:
             return File(path, os.open(path, flags, 0o644))
         except OSError as error:
             raise storage_error("open", path, error) from error
+
+    def open_private(self, path: str) -> File:
+        """Open a file that only its owner may read; it is made if it does not exist."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise storage_error("open", path, error) from error
+        file = File(path, fd)
+        try:
+            # The file may be there already, with another mode.
+            os.fchmod(fd, 0o600)
+        except OSError as error:
+            raise storage_error("restrict", path, error) from error
+        return file
+
+    def is_moved(self, file: File) -> bool:
+        """Whether the path of an open file leads to another file now, or to none."""
+        try:
+            return not os.path.samestat(file.status(), os.stat(file.path))
+        except OSError:
+            return True
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory of that name exists."""

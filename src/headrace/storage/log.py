@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError, StorageError
+from headrace.metadata.topic_names import is_internal
 from headrace.protocol.markers import decode_marker
 from headrace.protocol.records import (
     NO_TIMESTAMP,
@@ -19,12 +20,14 @@ from headrace.protocol.records import (
     assign,
     stamp_log_append_time,
 )
+from headrace.security.batch_encryption import OVERHEAD, BatchEncryption
 from headrace.storage import log_segments, recovery
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.checkpoints import SEGMENT_SIZES, encode_segment_sizes
 from headrace.storage.disk_space import DiskSpace
 from headrace.storage.files import DiskFull, Files, ResourceShortage, TooManyOpenFiles
 from headrace.storage.index import DamagedIndex, ReadAt, WouldBlock, read_waiting
+from headrace.storage.log_encryption import WITHOUT_KEYS, LogEncryption
 from headrace.storage.log_segments import (
     LogRead,
     PositionHints,
@@ -199,8 +202,9 @@ class LogState:
 class LogReader:
     """The reading side of a log. Methods named `cached` are for the owner's thread only."""
 
-    def __init__(self, state: LogState) -> None:
+    def __init__(self, state: LogState, encryption: LogEncryption) -> None:
         self._state = state
+        self.encryption = encryption
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -312,15 +316,25 @@ class LogReader:
         except StorageError as error:
             raise self._failed(error, start) from error
 
+    def opened(self, records: Buffer, offset: int) -> Buffer:
+        """Batches read at `offset`, as they are for clients; the same if none is encrypted.
+
+        May run in a worker thread.
+        """
+        try:
+            return self.encryption.open_batches(records)
+        except CorruptBatch as error:
+            raise self._failed(error, offset) from error
+
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record whose timestamp is not before `timestamp`.
 
         May wait for the disk; may run in a worker thread.
         """
         state = self._state
-        start = state.log_start_offset
+        start, rows = state.log_start_offset, self.encryption.rows
         return self._unless_truncated(
-            start, lambda: log_segments.find_timestamp(state.segments.all, timestamp, start)
+            start, lambda: log_segments.find_timestamp(state.segments.all, timestamp, start, rows)
         )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
@@ -329,9 +343,9 @@ class LogReader:
         May wait for the disk; may run in a worker thread.
         """
         state = self._state
-        start = state.log_start_offset
+        start, rows = state.log_start_offset, self.encryption.rows
         return self._unless_truncated(
-            start, lambda: log_segments.find_max_timestamp(state.segments.all, start)
+            start, lambda: log_segments.find_max_timestamp(state.segments.all, start, rows)
         )
 
     def _read(
@@ -456,6 +470,7 @@ class Log(LogReader):
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
         room: DiskSpace | None = None,
+        encryption: BatchEncryption = WITHOUT_KEYS,
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
@@ -471,7 +486,8 @@ class Log(LogReader):
         super().__init__(
             LogState(
                 topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
-            )
+            ),
+            LogEncryption(encryption, topic_partition, lambda: self.topic_id),
         )
         self._health = self._state.health
         # The offset below which the log is compacted.
@@ -504,6 +520,7 @@ class Log(LogReader):
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
         room: DiskSpace | None = None,
+        encryption: BatchEncryption = WITHOUT_KEYS,
     ) -> "Log":
         """Open the log in `directory`, made if need be; scan it unless it was closed `clean`.
 
@@ -541,6 +558,7 @@ class Log(LogReader):
             producer_expiration_ms=producer_expiration_ms,
             on_truncate=on_truncate,
             room=room,
+            encryption=encryption,
         )
         log.expire_producers(now_ms)
         return log
@@ -569,6 +587,8 @@ class Log(LogReader):
         """Apply changed settings of the topic from the next append on."""
         self.config = config
         self._stamps_time = config.message_timestamp_type == "LogAppendTime"
+        # A coordinator must not need a key to know its groups and transactions.
+        self._seals = config.encryption_enable and not is_internal(self.topic_partition.topic)
         self._begin_roll_policy()
 
     def append(
@@ -585,10 +605,15 @@ class Log(LogReader):
         """
         if self._health.down:
             raise self._health.refusal()
-        if len(data) > self.config.segment_bytes:
+        size = len(data)
+        if self._seals:
+            # Before anything is stamped: a batch that is refused must stay as it came.
+            self.encryption.prepare(now_ms)
+            size += OVERHEAD * len(headers)
+        if size > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{len(data)} bytes do not fit a segment of {self.config.segment_bytes}",
+                f"{size} bytes do not fit a segment of {self.config.segment_bytes}",
             )
         idempotent = headers[0].has_producer or len(headers) > 1
         if idempotent and (batch := self.producers.check(headers, data)) is not None:
@@ -602,9 +627,12 @@ class Log(LogReader):
                 stamp_log_append_time(data, header, now_ms)
             assign(data, header, offset, leader_epoch)
             offset = header.next_offset
-        self._write(data, headers, now_ms)
+        stored: Buffer = data
+        if self._seals and not headers[0].is_control:
+            stored, headers = self.encryption.seal_batches(data, headers, now_ms)
+        self._write(stored, headers, now_ms)
         if idempotent:
-            self._update_producers(data, headers, now_ms)
+            self._update_producers(stored, headers, now_ms)
         time = now_ms if self._stamps_time else NO_TIMESTAMP
         return AppendResult(base_offset, offset - 1, time, self.log_start_offset, False)
 

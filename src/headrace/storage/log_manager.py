@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
+from headrace.security.batch_encryption import BatchEncryption
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.damage import DamagedLog, without_traceback
 from headrace.storage.data_directory import METADATA_LOG, DataDirectory
 from headrace.storage.files import Files, ResourceShortage
 from headrace.storage.log import PRODUCER_EXPIRATION_MS, Log
+from headrace.storage.log_encryption import WITHOUT_KEYS
 from headrace.storage.log_moves import LogMoves
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.recovery import read_topic_id
@@ -61,6 +63,7 @@ class LogManager:
         reserved_bytes: int = 0,
         warn_percent: int = 100,
         new_id: Callable[[], bytes] = lambda: os.urandom(16),
+        encryption: BatchEncryption = WITHOUT_KEYS,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = ""
@@ -80,6 +83,7 @@ class LogManager:
         self.config_of = config_of
         self._producer_expiration_ms = producer_expiration_ms
         self.new_id = new_id
+        self.encryption = encryption
         self._homes: dict[TopicPartition, DataDirectory] = {}
         self._metadata_log: Log | None = None
         self.moves = LogMoves(self)
@@ -103,6 +107,7 @@ class LogManager:
         new_id: Callable[[], bytes] = lambda: os.urandom(16),
         new_cluster_id: Callable[[], str] | None = None,
         prepare: Callable[[list[str]], None] | None = None,
+        encryption: BatchEncryption = WITHOUT_KEYS,
     ) -> "LogManager":
         """Lock the data directories and, with `load_logs`, open every log in them.
 
@@ -122,6 +127,7 @@ class LogManager:
             reserved_bytes=reserved_bytes,
             warn_percent=warn_percent,
             new_id=new_id,
+            encryption=encryption,
         )
         try:
             manager._lock_directories(cluster_id, new_cluster_id, prepare)
@@ -247,6 +253,7 @@ class LogManager:
             on_truncate=lambda: self.checkpoint_directory(directory),
             # The metadata log may use the reserve: without it the broker could delete nothing.
             room=None if partition == METADATA_LOG else directory.room,
+            encryption=self.encryption,
         )
 
     def __iter__(self) -> Iterator[Log]:

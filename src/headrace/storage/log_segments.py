@@ -12,7 +12,13 @@ from zlib import crc32
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.batch import LOG_OVERHEAD, batch_size, byte_view
-from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header, scan_headers
+from headrace.protocol.records import (
+    HEADER_SIZE,
+    BatchHeader,
+    decode_rows,
+    read_header,
+    scan_headers,
+)
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import File
 from headrace.storage.index import ReadAt, WouldBlock, read_waiting
@@ -21,6 +27,7 @@ from headrace.storage.segment import (
     CLEANED_SUFFIX,
     RELATIVE_OFFSET_MAX,
     SWAP_SUFFIX,
+    ReadRows,
     Segment,
     TimestampOffset,
 )
@@ -175,24 +182,26 @@ def find_aborted(
 
 
 def find_timestamp(
-    segments: Sequence[Segment], timestamp: int, start_offset: int
+    segments: Sequence[Segment], timestamp: int, start_offset: int, rows: ReadRows = decode_rows
 ) -> TimestampOffset | None:
     """The first record from `start_offset` on whose timestamp is not before `timestamp`."""
     for segment in segments[max(segment_index(segments, start_offset), 0) :]:
         if segment.max_timestamp >= timestamp:
-            found = segment.find_timestamp(timestamp, start_offset)
+            found = segment.find_timestamp(timestamp, start_offset, rows)
             if found is not None:
                 return found
     return None
 
 
-def find_max_timestamp(segments: Sequence[Segment], start_offset: int) -> TimestampOffset | None:
+def find_max_timestamp(
+    segments: Sequence[Segment], start_offset: int, rows: ReadRows = decode_rows
+) -> TimestampOffset | None:
     """The first record of the largest timestamp, from `start_offset` on."""
     first, *others = segments[max(segment_index(segments, start_offset), 0) :]
-    largest = [(first.max_timestamp_from(start_offset), first)]
+    largest = [(first.max_timestamp_from(start_offset, rows), first)]
     largest += [(segment.max_timestamp, segment) for segment in others]
     timestamp, segment = max(largest, key=itemgetter(0))
-    return segment.find_timestamp(timestamp, start_offset) if timestamp >= 0 else None
+    return segment.find_timestamp(timestamp, start_offset, rows) if timestamp >= 0 else None
 
 
 # Retention: segments to delete because of their age, the log's size, or the log start offset.

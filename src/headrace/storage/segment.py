@@ -7,13 +7,14 @@ decided by the log.
 import logging
 from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import (
     HEADER_SIZE,
     NO_TIMESTAMP,
     BatchHeader,
+    Record,
     decode_rows,
     read_header,
 )
@@ -46,6 +47,9 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 ALL_SUFFIXES = (*SUFFIXES, ABORTED_SUFFIX)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
+
+# The records of a batch, which may be encrypted.
+ReadRows: TypeAlias = Callable[[Buffer, BatchHeader], list[Record]]
 
 _WALK_BYTES = 4096 + HEADER_SIZE
 _LOOKUP_BYTES = 1 << 16
@@ -411,8 +415,13 @@ class Segment:
                 at = header.size
             position += at
 
-    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
-        """The first record at or after `start_offset` whose timestamp is not before `timestamp`."""
+    def find_timestamp(
+        self, timestamp: int, start_offset: int, rows: ReadRows = decode_rows
+    ) -> TimestampOffset | None:
+        """The first record at or after `start_offset` whose timestamp is not before `timestamp`.
+
+        `rows` gives the records of a batch, which may be encrypted.
+        """
         try:
             entry = self.time_index.floor(timestamp)
             if entry is not None:
@@ -428,15 +437,15 @@ class Segment:
         for header, buffer, _ in self.batches(start, limit, _LOOKUP_BYTES):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            for record in decode_rows(buffer, header):
+            for record in rows(buffer, header):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
         return None
 
-    def max_timestamp_from(self, start_offset: int) -> int:
+    def max_timestamp_from(self, start_offset: int, rows: ReadRows = decode_rows) -> int:
         """The largest timestamp of the records at or after `start_offset`, or -1."""
         largest = self.max_timestamp
-        if start_offset <= self.base_offset or self.find_timestamp(largest, start_offset):
+        if start_offset <= self.base_offset or self.find_timestamp(largest, start_offset, rows):
             return largest
         # The record that had it is deleted: the remaining batches must be read.
         largest = NO_TIMESTAMP
@@ -445,8 +454,7 @@ class Segment:
             if header.base_offset >= start_offset:
                 largest = max(largest, header.max_timestamp)
             else:
-                rows = decode_rows(buffer, header)
-                kept = (row.timestamp for row in rows if row.offset >= start_offset)
+                kept = (row.timestamp for row in rows(buffer, header) if row.offset >= start_offset)
                 largest = max(kept, default=largest)
         return largest
 

@@ -14,16 +14,20 @@ from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
 from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header
+from headrace.security.batch_encryption import BatchEncryption
+from headrace.security.keyring import NO_KEYS, Keyring
 from headrace.storage import log_segments
 from headrace.storage.aborted_index import ABORTED_SUFFIX, decode_aborted
 from headrace.storage.data_directory import METADATA_LOG, parse_log_name
 from headrace.storage.files import FileMissing, Files, ReadOnlyFiles
 from headrace.storage.future_log import destination_of
 from headrace.storage.index import DamagedIndex
+from headrace.storage.log_encryption import LogEncryption
 from headrace.storage.log_start_offsets import read_log_start_offsets
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.storage.producer_state import ProducerStates
+from headrace.storage.recovery import read_topic_id
 from headrace.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -68,12 +72,15 @@ class StoredLog:
     segments: tuple[Segment, ...]
     start_offset: int
     end_offset: int
+    encryption: LogEncryption
 
     def find_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record whose timestamp is not before `timestamp`."""
         if self.start_offset >= self.end_offset:
             return None
-        return log_segments.find_timestamp(self.segments, timestamp, self.start_offset)
+        return log_segments.find_timestamp(
+            self.segments, timestamp, self.start_offset, self.encryption.rows
+        )
 
     def extents(self, start: int, end: int, bytes_max: int | None = None) -> list[SegmentExtent]:
         """The extents of batches with offsets of [start, end), one for each segment.
@@ -159,17 +166,31 @@ def current_logs(directories: Iterable[str]) -> dict[TopicPartition, tuple[str, 
     return found
 
 
-def open_stored(partition: TopicPartition, directory: str, log_start: int = 0) -> StoredLog:
+def encryption_of(
+    partition: TopicPartition, directory: str, keyring: Keyring = NO_KEYS
+) -> LogEncryption:
+    """What opens the encrypted batches of the log in a directory."""
+    encryption = BatchEncryption(keyring, os.urandom)
+    return LogEncryption(encryption, partition, lambda: read_topic_id(FILES, directory))
+
+
+def open_stored(
+    partition: TopicPartition, directory: str, log_start: int = 0, keyring: Keyring = NO_KEYS
+) -> StoredLog:
     """Open the log in a directory; FileMissing if the directory does not exist.
 
-    Raises CorruptBatch if the last segment has bytes that are no batch.
+    Raises CorruptBatch if the last segment has bytes that are no batch. The keys are for a search
+    by time alone, which reads records.
     """
     segments = stored_segments(directory)
+    encryption = encryption_of(partition, directory, keyring)
     if not segments:
-        return StoredLog(partition, (), log_start, log_start)
+        return StoredLog(partition, (), log_start, log_start, encryption)
     end_offset = _cut_to_whole_batches(segments[-1])
     start_offset = max(log_start, segments[0].base_offset)
-    return StoredLog(partition, tuple(segments), start_offset, max(end_offset, start_offset))
+    return StoredLog(
+        partition, tuple(segments), start_offset, max(end_offset, start_offset), encryption
+    )
 
 
 def open_segment(

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.config import broker_config
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
 from headrace.net.ports import HeldPort
+from headrace.testing.access import access_to_brokers
 from headrace.testing.broker_log import BrokerLog
 from headrace.testing.broker_requests import create_topic
 from headrace.testing.network import LinkConditions, Proxy
@@ -114,6 +115,9 @@ class Broker(Startable, Pausable):
     milliseconds and can be debugged, but it cannot be killed or paused. `config` has broker
     settings under Kafka's names. A `data_dir` that is given is kept afterwards. `proxied=True` puts
     a proxy before the broker, for `slow()` and `cut()`.
+
+    `security=True` has its listener speak SASL_SSL and enforces ACLs. Clients connect with
+    `client_options` or `client_config`, as a user who may do everything.
     """
 
     def __init__(
@@ -124,10 +128,12 @@ class Broker(Startable, Pausable):
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
         proxied: bool = False,
+        security: bool = False,
         start_timeout_s: float = 10.0,
     ) -> None:
         self._config = {name: text_of(value) for name, value in (config or {}).items()}
         self._data_dir = None if data_dir is None else Path(data_dir)
+        self._access = access_to_brokers(secured=security)
         self._check_config(proxied)
         self._start_timeout_s = start_timeout_s
         self._proxied = proxied
@@ -153,6 +159,16 @@ class Broker(Startable, Pausable):
     def bootstrap_servers(self) -> str:
         """The address for clients, as `127.0.0.1:PORT`."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """The keyword arguments by which headrace's clients connect, as the user `admin`."""
+        return self._access.client_options(self.bootstrap_servers)
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """The same under the names of librdkafka, which confluent-kafka takes."""
+        return self._access.client_config(self.bootstrap_servers)
 
     @property
     def host(self) -> str:
@@ -255,7 +271,8 @@ class Broker(Startable, Pausable):
             )
         name = name or f"topic-{next(self._topic_numbers)}"
         dotted = {key.replace("_", "."): text_of(value) for key, value in configs.items()}
-        create_topic(Address(HOST, self._broker_port), name, partitions, dotted, _TOPIC_TIMEOUT_S)
+        address, security = Address(HOST, self._broker_port), self._access.client_security()
+        create_topic(address, name, partitions, dotted, _TOPIC_TIMEOUT_S, security=security)
         return name
 
     # -- faults
@@ -377,9 +394,11 @@ class Broker(Startable, Pausable):
             self._held_port = None
 
     def _properties(self, port: int) -> dict[str, str]:
-        properties = DEFAULTS | {"listeners": f"PLAINTEXT://{HOST}:{self._broker_port}"}
+        listener = self._access.listener
+        properties = DEFAULTS | {"listeners": f"{listener}://{HOST}:{self._broker_port}"}
+        properties |= self._access.broker_properties()
         if self._proxied:
-            properties["advertised.listeners"] = f"PLAINTEXT://{HOST}:{port}"
+            properties["advertised.listeners"] = f"{listener}://{HOST}:{port}"
         if not ("log.dirs" in self._config or "log.dir" in self._config):
             properties["log.dirs"] = str(self.data_dir)
         return properties | self._config

@@ -11,6 +11,7 @@ from headrace.client.errors import check
 from headrace.errors import ErrorCode, HeadraceError, Subject
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ClientConnection
+from headrace.net.client_security import PLAIN, ClientSecurity
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -25,19 +26,27 @@ from headrace.testing.time_limits import scaled
 # way there are meant for the clients under test.
 
 
-def ask(address: Address, request: Message, timeout_s: float) -> Any:
+def ask(
+    address: Address, request: Message, timeout_s: float, security: ClientSecurity = PLAIN
+) -> Any:
     """The response of one broker; HeadraceError if there is none in time."""
     # The caller may be inside a running event loop, which cannot run another one.
     with closing(LoopThread("headrace-testing")) as thread:
-        return thread.run(_ask(address, request, timeout_s))
+        return thread.run(_ask(address, request, timeout_s, security))
 
 
-def ask_all(addresses: Sequence[Address], request: Message, timeout_s: float) -> list[Any]:
+def ask_all(
+    addresses: Sequence[Address],
+    request: Message,
+    timeout_s: float,
+    security: ClientSecurity = PLAIN,
+) -> list[Any]:
     """The responses of brokers, requested concurrently; None for a broker without one in time."""
 
     async def everybody() -> list[Any]:
         return await asyncio.gather(
-            *(_ask(address, request, timeout_s) for address in addresses), return_exceptions=True
+            *(_ask(address, request, timeout_s, security) for address in addresses),
+            return_exceptions=True,
         )
 
     with closing(LoopThread("headrace-testing")) as thread:
@@ -55,6 +64,7 @@ def create_topic(
     configs: Mapping[str, str],
     timeout_s: float,
     replication_factor: int = 1,
+    security: ClientSecurity = PLAIN,
 ) -> None:
     """Create a topic; KafkaError has the reason if that fails."""
     request = CreateTopicsRequest(
@@ -70,12 +80,14 @@ def create_topic(
         ],
         timeout_ms=int(scaled(timeout_s) * 1000),
     )
-    for result in ask(address, request, scaled(timeout_s)).topics:
+    for result in ask(address, request, scaled(timeout_s), security).topics:
         check(result.error_code, result.error_message, Subject("topic", name))
 
 
-async def _ask(address: Address, request: Message, timeout_s: float) -> Any:
-    connection = await ClientConnection.open(address, timeout_s)
+async def _ask(
+    address: Address, request: Message, timeout_s: float, security: ClientSecurity
+) -> Any:
+    connection = await ClientConnection.open(address, timeout_s, security=security)
     try:
         return await connection.ask(request, timeout_s)
     finally:

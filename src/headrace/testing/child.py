@@ -1,8 +1,9 @@
 """The program of a test's broker process: the broker of `headrace up`, without its command line.
 
-    python -m headrace.testing.child '{"properties": {...}, "remove": DIRECTORY or null}'
+    echo '{"properties": {...}, "remove": DIRECTORY or null}' | python -m headrace.testing.child
 
-Rule: it ends when the other end of its stdin is closed, and then leaves no files behind.
+Settings may be secrets, and everybody on the machine can see the arguments of a process. Rule: it
+ends when the other end of its stdin is closed, and then leaves no files behind.
 """
 
 import ctypes
@@ -24,9 +25,9 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     """Serve until SIGTERM or until stdin ends; returns the exit status."""
-    arguments = json.loads(sys.argv[1])
     # Until the broker has its own handler, SIGTERM ends the process at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    arguments = json.loads(_read_line())
     orphaned = threading.Event()
     threading.Thread(target=_watch_parent, args=(orphaned,), daemon=True).start()
     try:
@@ -49,6 +50,17 @@ def _run(properties: Mapping[str, str]) -> int:
     gc.freeze()
     gc.enable()
     return run(broker_config(properties))
+
+
+def _read_line() -> bytes:
+    """The first line of stdin; nothing follows it."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        part = os.read(0, 65_536)
+        if not part:
+            sys.exit(1)  # The parent has ended.
+        line += part
+    return bytes(line)
 
 
 def _watch_parent(orphaned: threading.Event) -> None:

@@ -18,6 +18,7 @@ from headrace.net.ports import HeldPort
 from headrace.protocol.messages import describe_quorum as quorum
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
+from headrace.testing.access import access_to_brokers
 from headrace.testing.broker import DEFAULTS, Pausable, Startable, Value, text_of
 from headrace.testing.broker_log import BrokerLog
 from headrace.testing.broker_requests import (
@@ -181,6 +182,9 @@ class Cluster(Startable):
 
     `proxied=True` puts a network between them, for `cut()`, `isolate()`, `slow()` and `heal()`. It
     is made of proxies in this process, so it needs no rights and slows brokers and clients down.
+
+    `security=True` has all listeners speak SASL_SSL and enforces ACLs. Clients connect with
+    `client_options` or `client_config`, as a user who may do everything.
     """
 
     def __init__(
@@ -190,11 +194,13 @@ class Cluster(Startable):
         config: Mapping[str, Value] | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         proxied: bool = False,
+        security: bool = False,
         start_timeout_s: float = 30.0,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers!r} is below 1")
         self._count = brokers
+        self._access = access_to_brokers(secured=security)
         self._config = {name: text_of(value) for name, value in (config or {}).items()}
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._proxied = proxied
@@ -233,6 +239,16 @@ class Cluster(Startable):
     def bootstrap_servers(self) -> str:
         """The addresses of all its brokers, for clients."""
         return ",".join(broker.bootstrap_servers for broker in self.brokers)
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """The keyword arguments by which headrace's clients connect, as the user `admin`."""
+        return self._access.client_options(self.bootstrap_servers)
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """The same under the names of librdkafka, which confluent-kafka takes."""
+        return self._access.client_config(self.bootstrap_servers)
 
     @property
     def logs(self) -> dict[int, str]:
@@ -316,7 +332,8 @@ class Cluster(Startable):
         dotted = {key.replace("_", "."): text_of(value) for key, value in configs.items()}
         replicas = replication_factor or min(len(self.brokers), REPLICAS_MAX)
         address = self._asked()[0].listens_on
-        create_topic(address, name, partitions, dotted, _TOPIC_TIMEOUT_S, replicas)
+        security = self._access.client_security()
+        create_topic(address, name, partitions, dotted, _TOPIC_TIMEOUT_S, replicas, security)
         self.wait_for_isr(name, replicas, partitions=range(partitions))
         return name
 
@@ -519,6 +536,7 @@ class Cluster(Startable):
         return (
             DEFAULTS
             | cluster_defaults(self._count)
+            | self._access.broker_properties()
             | self._config
             | {
                 "node.id": str(member.node_id),
@@ -526,8 +544,8 @@ class Cluster(Startable):
                 "controller.quorum.voters": ",".join(
                     f"{voter.node_id}@{voter.bootstrap_servers}" for voter in voters
                 ),
-                "listeners": f"PLAINTEXT://{member.listens_on}",
-                "advertised.listeners": f"PLAINTEXT://{member.bootstrap_servers}",
+                "listeners": f"{self._access.listener}://{member.listens_on}",
+                "advertised.listeners": f"{self._access.listener}://{member.bootstrap_servers}",
                 "log.dirs": str(member.data_dir),
             }
         )
@@ -542,7 +560,8 @@ class Cluster(Startable):
     def _ask_all(self, request: Message) -> dict[int, Any]:
         """The responses of brokers, by node id; a starting or stopping broker may give none."""
         asked = self._asked()
-        answers = ask_all([broker.listens_on for broker in asked], request, scaled(_ASK_S))
+        addresses = [broker.listens_on for broker in asked]
+        answers = ask_all(addresses, request, scaled(_ASK_S), self._access.client_security())
         return {
             one.node_id: answer
             for one, answer in zip(asked, answers, strict=True)

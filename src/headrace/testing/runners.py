@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from errno import EADDRINUSE
 from pathlib import Path
 from typing import NoReturn
@@ -33,9 +34,12 @@ WARNINGS_VARIABLE = "HEADRACE_TEST_WARNINGS"
 def start_child(
     prefix: Sequence[str], python: Sequence[str], argument: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[str]":
-    """Start `headrace.testing.child` with this argument; `prefix` is a command that runs it."""
-    return subprocess.Popen(
-        [*prefix, *python, "-m", "headrace.testing.child", argument],
+    """Start `headrace.testing.child`, which is given this; `prefix` is a command that runs it.
+
+    It reads the argument from its standard input, for the arguments of a process are no secret.
+    """
+    process = subprocess.Popen(
+        [*prefix, *python, "-m", "headrace.testing.child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -45,6 +49,16 @@ def start_child(
         # Ctrl-C is for the tests, which stop their brokers in their own order.
         process_group=0,
     )
+    give_argument(process, argument)
+    return process
+
+
+def give_argument(process: "subprocess.Popen[str]", argument: str) -> None:
+    """Write its argument to a child that was started."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # It has ended already, which its output explains.
+        process.stdin.write(f"{argument}\n")
+        process.stdin.flush()
 
 
 class BrokerProcess:

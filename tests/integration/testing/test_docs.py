@@ -32,7 +32,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 def test_every_example_is_a_file() -> None:
     assert len(FILES) == PAGE.count("```python\n")
-    assert len(TESTS) == 7
+    assert len(TESTS) == 8
 
 
 @pytest.mark.parametrize("name", TESTS)

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.broker.apis import SERVED, served_at
 from headrace.broker.dispatch import Dispatcher
+from headrace.broker.quotas import ClientQuotas
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metrics.registry import Registry
@@ -16,7 +17,7 @@ from headrace.protocol.apis import Api, encode_request
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.schema import Message
-from headrace.security.authorization import ALLOW_ALL
+from headrace.security.authorization import ALLOW_ALL, ANONYMOUS
 from headrace.tasks import stop_on_bugs
 from tests.unit.client.fake_brokers import FakeClock
 
@@ -110,6 +111,7 @@ def test_a_bug_in_a_handler_that_changes_something_is_reported(
             authorizer=ALLOW_ALL,
             clock=FakeClock(),
             metrics=Registry(),
+            quotas=ClientQuotas(Registry(), FakeClock().monotonic),
         )
         node.ready.set()
         [row] = [row for row in SERVED if row.api == request_.api_key]
@@ -117,7 +119,8 @@ def test_a_bug_in_a_handler_that_changes_something_is_reported(
         dispatcher = Dispatcher(cast("Any", node), "PLAINTEXT", [failing])
         frame = b"".join(encode_request(request_, 4, 0, "someone"))[4:]
         reply = dispatcher.respond(
-            cast("Any", SimpleNamespace(peer_host="host", received_s=0.0)), memoryview(frame)
+            cast("Any", SimpleNamespace(peer_host="host", received_s=0.0, principal=ANONYMOUS)),
+            memoryview(frame),
         )
         assert isawaitable(reply)
         await reply

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.apis import SERVED
 from headrace.broker.dispatch import Dispatcher
+from headrace.broker.quotas import ClientQuotas
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError, ProtocolError
 from headrace.metrics.registry import Counter, Histogram, Registry
@@ -20,7 +21,7 @@ from headrace.protocol.messages.envelope import EnvelopeResponse
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.protocol.schema import Message
-from headrace.security.authorization import ALLOW_ALL
+from headrace.security.authorization import ALLOW_ALL, ANONYMOUS
 from tests.unit.client.fake_brokers import FakeClock
 
 REQUEST = HeartbeatRequest(group_id="g")
@@ -44,6 +45,7 @@ class Measured:
             authorizer=ALLOW_ALL,
             clock=self.clock,
             metrics=self.registry,
+            quotas=ClientQuotas(self.registry, self.clock.monotonic),
             store=SimpleNamespace(is_active=False),
             controllers=SimpleNamespace(ask=self._ask_controller),
             membership=SimpleNamespace(may_write=True),
@@ -61,7 +63,9 @@ class Measured:
 
     def ask_frame(self, frame: memoryview, in_queue_s: float = 0.0) -> Reply:
         connection = SimpleNamespace(
-            peer_host="host", received_s=self.clock.monotonic() - in_queue_s
+            peer_host="host",
+            received_s=self.clock.monotonic() - in_queue_s,
+            principal=ANONYMOUS,
         )
 
         async def main() -> Reply:
@@ -171,7 +175,9 @@ def test_the_wait_for_a_start_is_time_in_the_queue() -> None:
     measured.ready.clear()
 
     async def main() -> None:
-        connection = SimpleNamespace(peer_host="host", received_s=measured.clock.monotonic())
+        connection = SimpleNamespace(
+            peer_host="host", received_s=measured.clock.monotonic(), principal=ANONYMOUS
+        )
         reply = measured.dispatcher.respond(cast("Any", connection), frame_of(REQUEST, 4))
         measured.clock.sleep(5)
         connection.received_s = measured.clock.monotonic()

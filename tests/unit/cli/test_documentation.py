@@ -11,7 +11,10 @@ from headrace.cli.main import cli
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 SHARED = "What all commands have in common"
-SHARED_OPTIONS = {"--bootstrap-server", "-b", "--timeout", "--json", "--help", "-h"}
+SHARED_OPTIONS = {
+    *("--bootstrap-server", "-b", "--client-config", "--command-config", "--profile"),
+    *("--timeout", "--json", "--help", "-h"),
+}
 
 
 def leaves(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -57,7 +60,12 @@ def test_shared_options_are_described_once() -> None:
     assert mentioned(sections()[SHARED]) == SHARED_OPTIONS
     for path, command in COMMANDS.items():
         shared = options(command) & SHARED_OPTIONS
-        assert path.startswith(("headrace log", "headrace pipeline")) or shared in (
+        assert path.startswith(
+            (
+                *("headrace keys", "headrace log", "headrace pipeline", "headrace profile"),
+                "headrace users hash",
+            )
+        ) or shared in (
             set(),
             SHARED_OPTIONS - {"-h", "--help"},
         )
@@ -80,7 +88,8 @@ def test_every_option_has_help(path: str) -> None:
 def test_every_example_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples in the help use options that exist, and values that are allowed."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "plan.json").touch()
+    for name in ("plan.json", "client.properties"):
+        (tmp_path / name).touch()
     for path, command in COMMANDS.items():
         for line in (command.epilog or "").splitlines():
             for call in re.findall(rf"{path} ([^|]*)", line):

@@ -19,7 +19,6 @@ from headrace.config import (
     read_properties,
     topic_config,
 )
-from headrace.config.accepted import NO_SECURITY
 from headrace.errors import ConfigError
 from headrace.options import ConfigType, Int, ListOf, Number, Option, Text
 from tools import make_config_docs
@@ -245,7 +244,11 @@ def test_listeners_are_parsed_into_values(text: str, listener: Listener) -> None
         ("PLAINTEXT://host", "is not of the form PLAINTEXT://host:port"),
         ("PLAINTEXT://host:-1", "is not of the form PLAINTEXT://host:port"),
         ("PLAINTEXT://host:70000", "port 70000 is above 65535"),
-        ("SSL://host:9093", NO_SECURITY),
+        (
+            "SASL_PLAINTEXT://host:9093",
+            "set sasl.enabled.mechanisms to some of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"
+            " OAUTHBEARER",
+        ),
         ("PLAINTEXT://a:1,PLAINTEXT://b:2", "the listener name PLAINTEXT is used twice"),
         ("PLAINTEXT://a:1,PLAINTEXT://b:1", "the listener name PLAINTEXT is used twice"),
         ("PLAINTEXT://a:1,PLAINTEXT://[::1]:2", "the listener name PLAINTEXT is used twice"),
@@ -392,6 +395,7 @@ def test_every_topic_setting_follows_its_broker_setting() -> None:
         "log.cleanup.policy": "compact,delete",
         "log.cleaner.min.cleanable.ratio": "0.25",
         "compression.type": "zstd",
+        "encryption.enable": "true",
         "log.message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "true",
         "compression.gzip.level": "4",

@@ -194,7 +194,6 @@ def test_a_list_can_be_appended_to_and_subtracted_from() -> None:
         (BROKER, "1", ("queued.max.requests", SET, "9"), "INVALID_REQUEST: queued.max.requests ca"),
         (BROKER, "", ("cordoned.log.dirs", SET, "/a"), "INVALID_REQUEST: cordoned.log.dirs has no"),
         (BROKER, "1", ("ssl.keystore.location", SET, "a"), "INVALID_REQUEST: ssl.keystore.locati"),
-        (BROKER, "1", ("listener.name.a.ssl.client.auth", SET, "required"), "INVALID_REQUEST: lis"),
         (TOPIC, "orders", ("max.compaction.lag.ms", SET, "1"), "INVALID_CONFIG: min.compaction"),
         (TOPIC, "orders", ("remote.storage.enable", SET, "true"), "INVALID_CONFIG: remote.stora"),
         (TOPIC, "orders", ("retention.ms", SET, "1" * 2**15), "INVALID_CONFIG: retention.ms is"),

@@ -26,8 +26,10 @@ def values_of(spec: FieldSpec) -> st.SearchStrategy[object]:
     else:
         one = {
             "bool": st.booleans(),
+            "bytes": st.binary(max_size=20),
             "uint16": st.integers(0, 65_535),
             "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+            "float64": st.floats(allow_nan=False),
             "uuid": st.binary(min_size=16, max_size=16),
         }[spec.kind]
     if spec.is_array:

@@ -12,7 +12,9 @@ from headrace.metadata.snapshot import image_records
 from headrace.protocol.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
+    ClientQuotaRecord,
     ConfigRecord,
+    EntityData,
     FeatureLevelRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -68,6 +70,9 @@ config_records = st.builds(
 )
 
 
+quota_keys = st.tuples(st.none() | texts, texts)
+
+
 @st.composite
 def topics(draw: st.DrawFn) -> list[Message]:
     records: list[Message] = []
@@ -106,6 +111,7 @@ def topics(draw: st.DrawFn) -> list[Message]:
         optional={"transaction.version": st.integers(0, 2), "metadata.version": st.just(30)},
     ),
     st.integers(0, 5000),
+    st.dictionaries(quota_keys, st.floats(0.5, 9.5), max_size=4),
 )
 def test_replaying_the_records_of_an_image_gives_it_back(
     brokers: list[Message],
@@ -113,11 +119,18 @@ def test_replaying_the_records_of_an_image_gives_it_back(
     configs: list[Message],
     features: dict[str, int],
     next_producer_id: int,
+    quotas: dict[tuple[str | None, str], float],
 ) -> None:
     levels = [FeatureLevelRecord(name=name, feature_level=one) for name, one in features.items()]
     image = Image().apply([*configs, *made, *brokers, *levels])
     if next_producer_id:
         image = image.apply([ProducerIdsRecord(next_producer_id=next_producer_id)])
+    image = image.apply(
+        ClientQuotaRecord(
+            entity=[EntityData(entity_type="user", entity_name=name)], key=key, value=value
+        )
+        for (name, key), value in quotas.items()
+    )
     stored = [encode_record(record) for record in image_records(image)]
     again = Image().apply(map(decode_record, stored))
     assert again == image
@@ -137,7 +150,7 @@ def test_the_test_above_knows_every_field() -> None:
     """Whoever adds one to the image has to tell how a snapshot keeps it."""
     told = {
         Image: "brokers topics topics_by_id configs features collisions partition_count"
-        " next_producer_id",
+        " next_producer_id scram_credentials delegation_tokens acls client_quotas",
         BrokerImage: "broker_id epoch incarnation_id endpoints rack fenced in_controlled_shutdown"
         " log_dirs features cordoned_log_dirs",
         Partition: "replicas isr leader leader_epoch partition_epoch leader_recovery_state"

@@ -287,3 +287,52 @@ def test_a_refused_connection_says_how_to_start_a_broker() -> None:
 def test_a_host_without_address_is_named() -> None:
     with pytest.raises(ConnectionFailed, match=r"nowhere\.invalid:9092: the host name has no"):
         asyncio.run(ClientConnection.open(Address("nowhere.invalid", 9092), 20))
+
+
+def test_nothing_is_sent_for_the_time_that_the_broker_asks_to_wait() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with agreed((Api.METADATA, 9, 9), (Api.PRODUCE, 9, 9)) as (connection, peer):
+            first = connection.ask(MetadataRequest(topics=[]), 0.05)
+            # In flight, with a deadline that would pass during the wait.
+            second = connection.ask(MetadataRequest(topics=[]), 0.05)
+            await peer.heard()
+            await peer.heard()
+            peer.answer(MetadataResponse(throttle_time_ms=200), 9, 1)
+            await first
+            began = loop.time()
+            third = connection.ask(MetadataRequest(topics=[]), 0.05)
+            fourth = connection.ask(MetadataRequest(topics=[]), 0.05)
+            drained = asyncio.create_task(connection.drained())
+            await peer.heard()
+            assert loop.time() - began > 0.19
+            await peer.heard()
+            await drained
+            for number in (2, 3, 4):
+                peer.answer(MetadataResponse(), 9, number)
+            await asyncio.gather(second, third, fourth)
+
+    asyncio.run(scenario())
+
+
+def test_a_shorter_wait_does_not_end_a_longer_and_closing_ends_both() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with agreed((Api.METADATA, 9, 9)) as (connection, peer):
+            asked = [connection.ask(MetadataRequest(topics=[]), 5) for _ in range(2)]
+            peer.answer(MetadataResponse(throttle_time_ms=60_000), 9, 1)
+            peer.answer(MetadataResponse(throttle_time_ms=1), 9, 2)
+            await asyncio.gather(*asked)
+            drained = asyncio.create_task(connection.drained())
+            held = connection.ask(MetadataRequest(topics=[]), 5)
+            await asyncio.wait((held, drained), timeout=0.05)
+            assert not held.done()
+            assert not drained.done()
+            began = loop.time()
+            connection.close()
+            with pytest.raises(ConnectionFailed):
+                await held
+            await drained
+            assert loop.time() - began < 5
+
+    asyncio.run(scenario())

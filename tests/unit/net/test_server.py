@@ -6,8 +6,14 @@ import struct
 import time
 from collections.abc import Awaitable
 
+from headrace.net.connection_limits import ConnectionLimits
 from headrace.net.framing import FrameBuffers
-from headrace.net.server import ConnectionLimits, Reply, Server, ServerConnection
+from headrace.net.server import Reply, Server, ServerConnection
+from headrace.net.tls import TlsLayer
+from headrace.net.tls_contexts import ServerTls
+from headrace.security.authorization import ANONYMOUS
+from headrace.security.principal_mapping import PrincipalMapping
+from tests.unit.net.certificates import client_file, context, keys
 
 FRAME = struct.pack(">i", 8) + bytes(8)
 
@@ -133,3 +139,66 @@ def test_a_client_that_leaves_with_its_request_leaves_no_coroutine_behind() -> N
 
     asyncio.run(run())
     assert awaited == ["inner"]
+
+
+def test_a_plain_listener_has_no_layer_and_no_threads_for_tls() -> None:
+    async def run() -> None:
+        accepted: list[ServerConnection] = []
+
+        def respond(connection: ServerConnection, frame: memoryview) -> Reply:
+            accepted.append(connection)
+            return [b"answered"]
+
+        server = Server(
+            lambda: ConnectionLimits(10, 10, -1),
+            frame_bytes_max=100,
+            in_flight_max=2,
+            queued_bytes_max=1 << 20,
+            now=time.monotonic,
+        )
+        port = await server.listen("127.0.0.1", 0, respond)
+        await server.start_serving()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(FRAME)
+        assert await reader.read(8) == b"answered"
+        [connection] = accepted
+        assert not isinstance(connection.transport, TlsLayer)
+        assert connection.transport is not None
+        assert connection.transport.get_protocol() is connection
+        assert server._handshakes is None
+        assert (connection.principal, connection.authenticated) == (ANONYMOUS, True)
+        writer.close()
+        await server.close(5.0)
+
+    asyncio.run(run())
+
+
+def test_a_listener_with_tls_gives_its_connections_their_principals() -> None:
+    async def run() -> None:
+        principals: list[str] = []
+
+        def respond(connection: ServerConnection, frame: memoryview) -> Reply:
+            principals.append(str(connection.principal))
+            return [b"answered"]
+
+        server = Server(
+            lambda: ConnectionLimits(10, 10, -1),
+            frame_bytes_max=100,
+            in_flight_max=2,
+            queued_bytes_max=1 << 20,
+            now=time.monotonic,
+        )
+        mapping = PrincipalMapping("DEFAULT")
+        tls = ServerTls(context(True, client_auth="requested"), mapping.principal_of)
+        port = await server.listen("127.0.0.1", 0, respond, tls=tls)
+        await server.start_serving()
+        for identity in (keys(client_file()), None):
+            ssl_context = context(False, identity=identity).current
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=ssl_context)
+            writer.write(FRAME)
+            assert await reader.read(8) == b"answered"
+            writer.close()
+        assert principals == ["User:CN=alice", "User:ANONYMOUS"]
+        await server.close(5.0)
+
+    asyncio.run(run())

@@ -355,7 +355,7 @@ def test_producers_batch_of_the_limit_is_taken_and_a_larger_one_refused() -> Non
 
 
 def test_reserved_attribute_bits_are_tolerated() -> None:
-    assert validate(produced(attributes=0x4F80))[0].attributes == 0x4F80
+    assert validate(produced(attributes=0x0F80))[0].attributes == 0x0F80
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -25,7 +25,6 @@ from headrace.tasks import TaskScope
 
 logger = logging.getLogger(__name__)
 
-_PLAINTEXT = 0
 _ASK_SECONDS = 10.0
 _DUPLICATE_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 5.0
@@ -117,7 +116,7 @@ class BrokerLifecycle:
                     name=endpoint.name,
                     host=endpoint.host,
                     port=endpoint.port,
-                    security_protocol=_PLAINTEXT,
+                    security_protocol=self._config.protocol_of(endpoint.name),
                 )
                 for endpoint in endpoints
             ],

@@ -5,12 +5,13 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from headrace.broker.cluster.endpoints import endpoint_of
+from headrace.broker.cluster.endpoints import InterBrokerListener
 from headrace.broker.metadata_store import MetadataStore
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ClientConnection
+from headrace.net.client_security import PLAIN, ClientSecurity
 from headrace.protocol.apis import Api
 from headrace.protocol.schema import Message
 from headrace.tasks import TaskScope
@@ -32,9 +33,15 @@ class NodeChannel:
     Unless it is RequestNotSent, it is unknown whether the request was carried out.
     """
 
-    def __init__(self, address_of: Callable[[], Address | None], client_id: str) -> None:
+    def __init__(
+        self,
+        address_of: Callable[[], Address | None],
+        client_id: str,
+        security: ClientSecurity = PLAIN,
+    ) -> None:
         self._address_of = address_of
         self._client_id = client_id
+        self._security = security
         self._connection: ClientConnection | None = None
         self._connecting = asyncio.Lock()
 
@@ -67,7 +74,7 @@ class NodeChannel:
             self.close()
             try:
                 self._connection = await ClientConnection.open(
-                    address, timeout_s, client_id=self._client_id
+                    address, timeout_s, client_id=self._client_id, security=self._security
                 )
             except HeadraceError as error:
                 raise RequestNotSent(str(error)) from error
@@ -96,7 +103,9 @@ class ControllerChannel:
         answer_here: Callable[[Message], Awaitable[Message]],
         address_of: Callable[[], Address | None],
         client_id: str,
+        new_link: "NewLink | None" = None,
     ) -> None:
+        self._new_link = new_link
         self._is_self = is_self
         self._answer_here = answer_here
         self._address_of = address_of
@@ -136,7 +145,8 @@ class ControllerChannel:
             return await self._answer_here(request)
         link = self._links.get(request.api_key)
         if link is None:
-            link = self._links[request.api_key] = NodeChannel(self._address_of, self._client_id)
+            new_link = self._new_link or NodeChannel
+            link = self._links[request.api_key] = new_link(self._address_of, self._client_id)
         return await link.ask(request, max(timeout_s, 0.001))
 
     def close(self) -> None:
@@ -164,6 +174,7 @@ class BrokerChannels:
         new_link: NewLink = NodeChannel,
     ) -> None:
         self._config = config
+        self._listener = InterBrokerListener.of(config)
         self._store = store
         self._answer_here = answer_here
         self._client_id = client_id
@@ -211,8 +222,7 @@ class BrokerChannels:
         broker = self._store.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return None
-        endpoint = endpoint_of(broker, self._config.inter_broker_listener_name)
-        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+        return self._listener.address_of(broker)
 
 
 class BrokerBatches(Generic[Item]):

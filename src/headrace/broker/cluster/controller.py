@@ -35,6 +35,7 @@ from headrace.metadata.feature_updates import bootstrap, update_features
 from headrace.metadata.features import Ranges
 from headrace.metadata.image import NO_LEADER, ConfigResourceType, Image
 from headrace.metadata.isr import alter_partition, assign_replicas_to_dirs
+from headrace.metadata.issued_tokens import remove_expired
 from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import (
@@ -88,11 +89,13 @@ class ActiveController:
         *,
         cluster_id: str | None,
         brokers: BrokerRequester,
+        first_records: Callable[[], tuple[Message, ...]] = tuple,
     ) -> None:
         self._store = store
         self._config = config
         self._clock = clock
         self._cluster_id = cluster_id
+        self._first_records = first_records
         self._unclean_by_default = config.unclean_leader_election_enable
         self._heartbeats: Heartbeats | None = None
         self._searched: Image | None = None
@@ -108,6 +111,11 @@ class ActiveController:
                 "fencing silent brokers",
                 config.broker_session_timeout_ms / 1000 / SESSION_CHECKS,
                 self._fence_silent,
+            ),
+            PeriodicTask(
+                "removing expired delegation tokens",
+                config.delegation_token_expiry_check_interval_ms / 1000,
+                self._remove_expired_tokens,
             ),
             PeriodicTask("electing missing leaders", _MISSING_LEADERS_SECONDS, self._elect_missing),
         ]
@@ -165,16 +173,19 @@ class ActiveController:
             now_ms = self._clock.now_ms()
             # No cluster is without brokers for long, so its log gets its feature levels here.
             levels = bootstrap(image, min_insync_replicas=self._config.min_insync_replicas)
+            first: tuple[Message, ...] = levels
+            if levels and not image.brokers:
+                first = (*levels, *self._first_records())
             result = register_broker(
-                image.apply(levels),
+                image.apply(first),
                 request,
                 cluster_id=self._cluster_id,
                 has_session=heartbeats.has_session(request.broker_id, now_ms),
-                offset=offset + len(levels),
+                offset=offset + len(first),
                 unclean_by_default=self._unclean_by_default,
             )
             heartbeats.begin_session(request.broker_id, now_ms)
-            return CommandResult((*levels, *result.records), result.response)
+            return CommandResult((*first, *result.records), result.response)
 
         try:
             epoch = await self._submit(command)
@@ -321,6 +332,15 @@ class ActiveController:
         heartbeats.fenced(silent, offset)
         fenced = fence_brokers(image, silent, unclean_by_default=self._unclean_by_default)
         return CommandResult(fenced.records, silent)
+
+    async def _remove_expired_tokens(self) -> None:
+        if self._store.image.delegation_tokens:
+            now_ms = self._clock.now_ms()
+            removed = await self._submit(
+                lambda image, _: remove_expired(image.delegation_tokens, now_ms)
+            )
+            if removed:
+                logger.info("%d expired delegation tokens are removed", removed)
 
     async def _elect_missing(self) -> None:
         image = self._store.image

@@ -1,9 +1,12 @@
 """Addresses of brokers for clients: by listener, of the controller, of leaders (KIP-951)."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
+from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode
 from headrace.metadata.image import BrokerImage, EndpointImage
+from headrace.net.addresses import Address
+from headrace.types import SecurityProtocol
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -16,6 +19,31 @@ def endpoint_of(broker: BrokerImage, listener: str | None) -> EndpointImage | No
         if endpoint.name == listener:
             return endpoint
     return broker.endpoints[0] if broker.endpoints else None
+
+
+class InterBrokerListener(NamedTuple):
+    """The listener at which brokers reach each other, and what it speaks."""
+
+    name: str
+    protocol: SecurityProtocol
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Self:
+        return cls(config.inter_broker_listener, config.inter_broker_protocol)
+
+    def address_of(self, broker: BrokerImage) -> Address | None:
+        """The address at which other brokers reach a broker; None if it has none for them.
+
+        A broker that lacks the listener, in a cluster whose listeners are being changed, is reached
+        at another one that speaks the same.
+        """
+        same_protocol: Address | None = None
+        for endpoint in broker.endpoints:
+            if endpoint.name == self.name:
+                return Address(endpoint.host, endpoint.port)
+            if same_protocol is None and endpoint.security_protocol == self.protocol:
+                same_protocol = Address(endpoint.host, endpoint.port)
+        return same_protocol
 
 
 def controller_for_clients(node: "Node") -> int:

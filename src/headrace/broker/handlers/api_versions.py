@@ -15,6 +15,9 @@ from headrace.protocol.messages.api_versions import (
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
+# What is kept of the name and the version of a client's software, for as long as it is connected.
+_SOFTWARE_CHARS_MAX = 256
+
 # Older clients reject 0 as the lowest version of a feature: they do not get such features.
 _ZERO_SINCE = 4
 
@@ -27,8 +30,8 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if context.connection is not None:
         context.connection.peer_software = (
-            request.client_software_name,
-            request.client_software_version,
+            request.client_software_name[:_SOFTWARE_CHARS_MAX],
+            request.client_software_version[:_SOFTWARE_CHARS_MAX],
         )
     return ApiVersionsResponse(
         api_keys=context.announced,

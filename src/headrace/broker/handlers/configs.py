@@ -50,7 +50,9 @@ def _describe_resource(
         error_message=None,
     )
     try:
-        if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+        if resource.resource_type == ConfigResourceType.ROLE:
+            entries = _describe_role(context.node, resource.resource_name)
+        elif resource.resource_type == ConfigResourceType.BROKER_LOGGER:
             entries = _describe_loggers(context.node, resource.resource_name)
         else:
             described = _settings_of(context.node, resource)
@@ -114,6 +116,22 @@ def _describe_loggers(node: Node, name: str) -> list[DescribeConfigsResourceResu
             documentation=None,
         )
         for logger, level in log_levels().items()
+    ]
+
+
+def _describe_role(node: Node, name: str) -> list[DescribeConfigsResourceResult]:
+    """The description and the members of a role."""
+    settings = node.store.image.config_of(ConfigResourceType.ROLE, name)
+    if not settings:
+        raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"there is no role {name!r}")
+    return [
+        DescribeConfigsResourceResult(
+            name=setting,
+            value=value,
+            config_source=ConfigSource.GROUP_CONFIG,
+            documentation=None,
+        )
+        for setting, value in sorted(settings.items())
     ]
 
 
@@ -254,13 +272,19 @@ def list_resources(
     supported = (
         set(ConfigResourceType) if context.version > 0 else {ConfigResourceType.CLIENT_METRICS}
     )
-    requested = set(request.resource_types) or supported
+    # Tools of Kafka, which ask for no type, do not know the type of roles.
+    requested = set(request.resource_types) or supported - {ConfigResourceType.ROLE}
     if not requested <= supported:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     stored = [
         (resource_type, name)
         for resource_type, name in image.configs
-        if resource_type in (ConfigResourceType.GROUP, ConfigResourceType.CLIENT_METRICS)
+        if resource_type
+        in (
+            ConfigResourceType.GROUP,
+            ConfigResourceType.CLIENT_METRICS,
+            ConfigResourceType.ROLE,
+        )
     ]
     brokers = [str(broker.broker_id) for broker in image.brokers.values() if not broker.fenced]
     found = [

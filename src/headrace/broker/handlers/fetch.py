@@ -18,7 +18,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage
-from headrace.protocol.batch import byte_view
+from headrace.protocol.batch import byte_view, first_encrypted
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -31,6 +31,8 @@ from headrace.protocol.messages.fetch import (
 from headrace.protocol.records import check_batch
 from headrace.replication.leader import LeaderState
 from headrace.replication.throttle import Throttle, is_throttled
+from headrace.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
+from headrace.security.authorization import ALLOW_ALL
 from headrace.storage import aborted_index
 from headrace.storage.files import Block
 from headrace.storage.log import Log
@@ -66,6 +68,8 @@ _ANY_REPLICA_SINCE = 11
 _TOPIC_IDS_SINCE = 13
 _LEADER_HINTS_SINCE = 16
 _READ_COMMITTED = 1
+# What one fetch may have decrypted on the event loop; more is for a worker thread.
+_OPENED_BYTES_MAX = 1 << 20
 
 
 class _ColdRead(NamedTuple):
@@ -78,6 +82,7 @@ class _ColdRead(NamedTuple):
     at_least_one: bool
     committed_only: bool
     throttled: bool
+    for_client: bool
     result: PartitionData
 
 
@@ -106,7 +111,10 @@ class _FetchPass:
             request.max_bytes, context.node.config.fetch_max_bytes, self._outgoing.available_bytes
         )
         self._hints: dict[int, LeaderHint] = {}
+        # By topic, whether the sender may read it; None if nobody asks for rights.
+        self._readable: dict[str, bool] | None = None if context.authorizer is ALLOW_ALL else {}
         self.byte_count = 0
+        self._opened_bytes = 0
         self.urgent = False
         self._has_news = False
         self.throttled_s = 0.0
@@ -121,6 +129,8 @@ class _FetchPass:
                 topic = self._context.node.replicas.name_of(requested.topic_id) or ""
                 if not topic:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            if self._readable is not None and not self._may_read(topic, self._readable):
+                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return self._read_partition(topic, requested)
         except KafkaError as error:
             self.urgent = True
@@ -134,6 +144,16 @@ class _FetchPass:
             if error.code in HINTED and self._context.version >= _LEADER_HINTS_SINCE:
                 self._hint(topic, result)
             return result
+
+    def _may_read(self, topic: str, readable: dict[str, bool]) -> bool:
+        """Whether the sender may read a topic: a follower all of them, or none."""
+        right = AclOperation.READ, AclResourceType.TOPIC, topic
+        if self.is_follower:
+            right = AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME
+        allowed = readable.get(right[2])
+        if allowed is None:
+            allowed = readable[right[2]] = self._context.may(*right)
+        return allowed
 
     def _read_partition(self, topic: str, requested: SessionPartition) -> PartitionData:
         replicas = self._context.node.replicas
@@ -198,7 +218,7 @@ class _FetchPass:
             records, end = _sound_records(log, found.records, requested.fetch_offset)
             found = found._replace(records=records)
             aborted = log.aborted_transactions_cached(requested.fetch_offset, end)
-        if found is None or aborted is None:
+        if found is None or aborted is None or not self._may_open(found.records):
             cold = _ColdRead(
                 log,
                 requested.fetch_offset,
@@ -207,18 +227,30 @@ class _FetchPass:
                 at_least_one,
                 self._committed_only,
                 throttled,
+                not self.is_follower,
                 result,
             )
             self.cold.append(cold)
             self._bytes_left -= bytes_max
         elif found.records:
+            records = found.records
             if self.is_follower:
-                self._note_served(partition, requested.fetch_offset, found.records)
-            self._set_records(result, found.records, aborted)
-            self.byte_count += len(found.records)
-            self._bytes_left -= len(found.records)
+                # Replicas are copies: encrypted batches go to followers as they are.
+                self._note_served(partition, requested.fetch_offset, records)
+            else:
+                records = log.opened(records, requested.fetch_offset)
+            self._set_records(result, records, aborted)
+            self.byte_count += len(records)
+            self._bytes_left -= len(records)
             if throttled:
-                self._throttle().record(len(found.records), self._context.node.clock.monotonic())
+                self._throttle().record(len(records), self._context.node.clock.monotonic())
+
+    def _may_open(self, records: Buffer) -> bool:
+        """Whether records are plain, or few enough to be decrypted on the event loop."""
+        if self.is_follower or first_encrypted(records) < 0:
+            return True
+        self._opened_bytes += len(records)
+        return self._opened_bytes <= _OPENED_BYTES_MAX
 
     def _note_served(self, partition: Partition, offset: int, records: Buffer) -> None:
         """Check records that a follower got before and did not accept: they may be damaged."""
@@ -363,6 +395,8 @@ def _read_cold(cold: _ColdRead) -> tuple[Block, list[aborted_index.AbortedTransa
     if cold.committed_only and records:
         records, end = _sound_records(log, records, offset)
         aborted = log.aborted_transactions(offset, end)
+    if cold.for_client:
+        records = log.opened(records, offset)
     return Block(records), aborted
 
 
@@ -384,6 +418,8 @@ def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
     if request.topics and request.topics[0].topic_id == METADATA_TOPIC_ID:
+        if not context.may(AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
+            return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return context.node.quorum.fetch(context, request)
     try:
         now_ms = int(context.node.clock.monotonic() * 1000)
@@ -409,6 +445,19 @@ def fetch(
     return _answer_delayed(context, request, plan, delayed)
 
 
+def throttled(context: RequestContext, request: FetchRequest) -> FetchResponse:
+    """The answer without records to a consumer that is above its quota.
+
+    Its session goes on: the next fetch reads what this one would have read.
+    """
+    try:
+        now_ms = int(context.node.clock.monotonic() * 1000)
+        plan = context.node.fetch_sessions.plan(request, now_ms, opens=False)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    return FetchResponse(session_id=0 if plan.session is None else plan.session.id)
+
+
 async def _answer_cold(done: _FetchPass, plan: FetchPlan) -> FetchResponse:
     await done.read_cold()
     return plan.respond(done.results, done.endpoints)
@@ -419,6 +468,7 @@ async def _answer_delayed(
 ) -> FetchResponse:
     await delayed.ready
     plan.refresh()
+    context.renew_authorizer()
     second = _FetchPass(context, request, plan, first=False)
     if second.cold:
         await second.read_cold()

@@ -22,7 +22,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.protocol.schema import Message
-from headrace.security.acls import GROUP_OPERATIONS
+from headrace.security.acls import AclResourceType
 
 Response = TypeVar("Response", bound=Message)
 
@@ -117,7 +117,7 @@ def _describe(
         return DescribedGroup(group_id=group_id, error_code=error.code)
     described = shard.describe(group_id, context.version)
     if request.include_authorized_operations:
-        described.authorized_operations = GROUP_OPERATIONS
+        described.authorized_operations = context.operations_on(AclResourceType.GROUP, group_id)
     return described
 
 

@@ -7,7 +7,7 @@ from headrace.broker.coordination.internal_topics import creatable_topic
 from headrace.broker.forwarding import ask_controller
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import Image, PartitionImage, TopicImage
+from headrace.metadata.image import PartitionImage, TopicImage
 from headrace.metadata.topic_names import check_topic_name, is_internal
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_cluster import (
@@ -30,10 +30,11 @@ from headrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from headrace.security.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from headrace.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from headrace.types import ZERO_UUID
 
 _PARTITIONS_PER_DESCRIPTION_MAX = 2000
+_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def metadata(
@@ -41,40 +42,63 @@ def metadata(
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     node = context.node
     if request.allow_auto_topic_creation and node.config.auto_create_topics_enable:
-        missing = list(_missing_names(node.store.image, request.topics or ()))
+        missing = list(_missing_names(context, request.topics or ()))
+        creatable = _creatable_names(context, missing)
         if missing:
-            return _create_then_describe(context, request, missing)
+            refused = dict.fromkeys(set(missing).difference(creatable), int(_DENIED))
+            return _create_then_describe(context, request, creatable, refused)
     return _describe(context, request)
 
 
-def _missing_names(image: Image, requested: Iterable[MetadataRequestTopic]) -> Iterator[str]:
+def _missing_names(
+    context: RequestContext, requested: Iterable[MetadataRequestTopic]
+) -> Iterator[str]:
+    """The topics that do not exist, of those whose absence the sender may know of."""
+    image = context.node.store.image
     for topic in requested:
         if topic.name is not None and topic.topic_id == ZERO_UUID:
-            if topic.name in image.topics:
+            if topic.name in image.topics or not _may_describe(context, topic.name):
                 continue
             if _unknown_topic_error(topic.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 yield topic.name
 
 
+def _may_describe(context: RequestContext, topic: str) -> bool:
+    return context.may(AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+
+
+def _creatable_names(context: RequestContext, names: list[str]) -> list[str]:
+    """The topics that the sender may create."""
+    create = AclOperation.CREATE
+    if not names or context.sees(create, AclResourceType.CLUSTER, CLUSTER_NAME):
+        return names
+    return [name for name in names if context.may(create, AclResourceType.TOPIC, name)]
+
+
 async def _create_then_describe(
-    context: RequestContext, request: MetadataRequest, missing: list[str]
+    context: RequestContext, request: MetadataRequest, missing: list[str], refused: dict[str, int]
 ) -> MetadataResponse:
+    """Create the missing topics, which nobody is `refused`, and describe what was asked for."""
     node = context.node
     topics = [creatable_topic(node.config, name) for name in dict.fromkeys(missing)]
-    refused: dict[str, int] = {}
     try:
+        if not topics:
+            return _with_codes(_describe(context, request), refused)
         created = await ask_controller(node, CreateTopicsRequest(topics=topics))
         # Another request may have created it at the same moment.
         done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-        refused = {
+        refused |= {
             topic.name or "": topic.error_code
             for topic in created.topics
             if topic.error_code not in done
         }
     except KafkaError:
-        # No controller was reached: clients retry after this code, and only then.
-        refused = dict.fromkeys(missing, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    response = _describe(context, request)
+        # No controller was reached: clients ask again after this code, and only then.
+        refused |= dict.fromkeys(missing, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    return _with_codes(_describe(context, request), refused)
+
+
+def _with_codes(response: MetadataResponse, refused: dict[str, int]) -> MetadataResponse:
     for topic in response.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             # A topic created by a controller elsewhere is not known here yet.
@@ -86,7 +110,11 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
     node, image = context.node, context.node.store.image
     # In version 0 there was no null, and an empty list meant every topic.
     if request.topics is None or (context.version == 0 and not request.topics):
-        topics = [_describe_topic(context, topic, request) for topic in image.topics.values()]
+        topics = [
+            _describe_topic(context, topic, request)
+            for topic in image.topics.values()
+            if context.sees(AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name)
+        ]
     else:
         topics = [_describe_requested(context, requested, request) for requested in request.topics]
     response = MetadataResponse(
@@ -105,7 +133,7 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = context.operations_on_cluster()
     return response
 
 
@@ -121,8 +149,17 @@ def _describe_requested(
                 name=None if context.version >= 12 else "",
                 topic_id=requested.topic_id,
             )
+        if not _may_describe(context, topic.name):
+            # An id is no secret, the name that belongs to it is.
+            return MetadataResponseTopic(
+                error_code=_DENIED,
+                name=None if context.version >= 12 else "",
+                topic_id=requested.topic_id,
+            )
         return _describe_topic(context, topic, request)
     name = requested.name or ""
+    if not _may_describe(context, name):
+        return MetadataResponseTopic(error_code=_DENIED, name=name, is_internal=is_internal(name))
     topic = image.topics.get(name)
     if topic is None:
         return MetadataResponseTopic(
@@ -160,7 +197,9 @@ def _describe_topic(
         ],
     )
     if request.include_topic_authorized_operations:
-        described.topic_authorized_operations = TOPIC_OPERATIONS
+        described.topic_authorized_operations = context.operations_on(
+            AclResourceType.TOPIC, topic.name
+        )
     return described
 
 
@@ -181,7 +220,7 @@ def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     image = context.node.store.image
-    names = sorted({topic.name for topic in request.topics} or image.topics)
+    names, denied = _names_to_describe(context, request)
     first_partition = 0
     if request.cursor is not None:
         cursor = request.cursor
@@ -189,7 +228,14 @@ def describe_topic_partitions(
         if names and names[0] == cursor.topic_name:
             first_partition = max(cursor.partition_index, 0)
     left = min(max(request.response_partition_limit, 1), _PARTITIONS_PER_DESCRIPTION_MAX)
-    response = DescribeTopicPartitionsResponse()
+    response = DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(
+                error_code=_DENIED, name=name, is_internal=is_internal(name)
+            )
+            for name in denied
+        ]
+    )
     for name in names:
         topic = image.topics.get(name)
         if topic is None:
@@ -214,6 +260,21 @@ def describe_topic_partitions(
     return response
 
 
+def _names_to_describe(
+    context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> tuple[list[str], list[str]]:
+    """The topics that are described, and those among the requested that must not be."""
+    requested = sorted({topic.name for topic in request.topics})
+    if requested:
+        allowed = {name: _may_describe(context, name) for name in requested}
+        return [name for name in requested if allowed[name]], [
+            name for name in requested if not allowed[name]
+        ]
+    topics = sorted(context.node.store.image.topics)
+    describe, topic_type = AclOperation.DESCRIBE, AclResourceType.TOPIC
+    return [name for name in topics if context.sees(describe, topic_type, name)], []
+
+
 def _describe_partitions(
     context: RequestContext, topic: TopicImage, first: int, last: int
 ) -> DescribeTopicPartitionsResponseTopic:
@@ -221,7 +282,7 @@ def _describe_partitions(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=context.operations_on(AclResourceType.TOPIC, topic.name),
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 error_code=0 if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -273,7 +334,7 @@ def describe_cluster(
         listed = any(broker.broker_id == leader_id for broker in response.brokers)
         response.controller_id = leader_id if listed else _NOBODY
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = context.operations_on_cluster()
     return response
 
 

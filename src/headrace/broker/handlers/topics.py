@@ -1,5 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions, and the reassignment of their replicas."""
 
+from headrace.broker.forwarding import OWN_HOSTS
+from headrace.broker.quotas import MutationCharge
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.reassignments import (
@@ -31,13 +33,37 @@ from headrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 
+# From these versions on clients know THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_CREATE_TOPICS_SINCE = 6
+_STRICT_DELETE_TOPICS_SINCE = 5
+_STRICT_CREATE_PARTITIONS_SINCE = 3
+
+
+def _mutation_charge(context: RequestContext, strict_since: int) -> MutationCharge:
+    """The charge of a request to the quota of its client on changes of topics."""
+    quotas = context.node.quotas
+    limits = None
+    # Topics that brokers create for themselves, the internal ones, are charged to nobody.
+    if quotas.active and context.host not in OWN_HOSTS:
+        limits = quotas.limits_of(context.principal.name, context.client_id)
+    return MutationCharge(
+        None if limits is None else limits.mutation,
+        context.node.clock.monotonic,
+        strict=context.version >= strict_since,
+    )
+
 
 async def create(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     node = context.node
+    charge = _mutation_charge(context, _STRICT_CREATE_TOPICS_SINCE)
     try:
-        return await node.store.submit(
-            lambda image, _: create_topics(image, request, config=node.config, random=node.rng)
+        response = await node.store.submit(
+            lambda image, _: create_topics(
+                image, request, config=node.config, random=node.rng, charge=charge.charge
+            )
         )
+        response.throttle_time_ms = charge.throttle_time_ms
+        return response
     except KafkaError as error:
         code, text = error.code, error.detail
     return CreateTopicsResponse(
@@ -50,10 +76,13 @@ async def create(context: RequestContext, request: CreateTopicsRequest) -> Creat
 
 async def delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     node = context.node
+    charge = _mutation_charge(context, _STRICT_DELETE_TOPICS_SINCE)
     try:
-        return await node.store.submit(
-            lambda image, _: delete_topics(image, request, config=node.config)
+        response = await node.store.submit(
+            lambda image, _: delete_topics(image, request, config=node.config, charge=charge.charge)
         )
+        response.throttle_time_ms = charge.throttle_time_ms
+        return response
     except KafkaError as error:
         code: ErrorCode = error.code
     results = [
@@ -67,8 +96,13 @@ async def delete(context: RequestContext, request: DeleteTopicsRequest) -> Delet
 async def add_partitions(
     context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
+    charge = _mutation_charge(context, _STRICT_CREATE_PARTITIONS_SINCE)
     try:
-        return await context.node.store.submit(lambda image, _: create_partitions(image, request))
+        response = await context.node.store.submit(
+            lambda image, _: create_partitions(image, request, charge=charge.charge)
+        )
+        response.throttle_time_ms = charge.throttle_time_ms
+        return response
     except KafkaError as error:
         code, text = error.code, error.detail
     return CreatePartitionsResponse(

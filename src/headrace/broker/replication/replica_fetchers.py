@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.broker.cluster.channels import NodeChannel
-from headrace.broker.cluster.endpoints import endpoint_of
+from headrace.broker.cluster.endpoints import InterBrokerListener
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock
@@ -468,6 +468,7 @@ class _SourceBroker:
         self.broker_epoch = -1
         self._source_id = source_id
         self._shared = shared
+        self._listener = InterBrokerListener.of(config)
         self._steady = ReplicaFetcher(
             source_id,
             new_link(self._address, f"node-{config.node_id}-fetcher"),
@@ -529,10 +530,7 @@ class _SourceBroker:
 
     def _address(self) -> Address | None:
         broker = self._shared.store.image.brokers.get(self._source_id)
-        if broker is None:
-            return None
-        endpoint = endpoint_of(broker, self._shared.config.inter_broker_listener_name)
-        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+        return None if broker is None else self._listener.address_of(broker)
 
 
 def _move(key: PartitionKey, old: ReplicaFetcher, new: ReplicaFetcher) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from headrace.cli.log.dump import Document, dump_file, expand
+from headrace.cli.log.dump import Document, dump_file, expand, keyring_of
 from headrace.cli.log.repair import (
     plan_document,
     plan_lines,
@@ -19,11 +19,13 @@ from headrace.cli.log.repair import (
     repaired_lines,
     run_repair,
 )
+from headrace.cli.log.rewrap import rewrap
 from headrace.cli.log.scrub import ScrubResult, scrub_directory
 from headrace.cli.log.strays import strays
 from headrace.cli.log.verify import Findings, check_files
 from headrace.cli.options import examples, json_option
 from headrace.cli.output import bytes_text, counted, print_json, printable, timestamp_text
+from headrace.security.keyring import Keyring
 
 PROBLEMS_SHOWN_MAX = 100
 
@@ -34,6 +36,7 @@ def log() -> None:
 
 
 log.add_command(repair_metadata)
+log.add_command(rewrap)
 log.add_command(strays)
 
 
@@ -54,8 +57,17 @@ log.add_command(strays)
     help="Print nothing but problems: check CRCs, records, the order of offsets, and indexes"
     " against their segments.",
 )
+@click.option(
+    "--keys",
+    metavar="SOURCE",
+    default="",
+    help="The keys of encrypted records: file:PATH, env:NAME or command:PROGRAM, as in the"
+    " broker's setting encryption.key.source.",
+)
 @json_option
-def dump(paths: tuple[Path, ...], with_records: bool, verify: bool, as_json: bool) -> int:
+def dump(
+    paths: tuple[Path, ...], with_records: bool, verify: bool, keys: str, as_json: bool
+) -> int:
     """Print or check segments, indexes, producer snapshots and checkpoints.
 
     PATH is a file, the directory of a partition, or a data directory. The exit status is 1 if a
@@ -64,11 +76,12 @@ def dump(paths: tuple[Path, ...], with_records: bool, verify: bool, as_json: boo
     if verify and with_records:
         raise click.UsageError("--verify prints no records; leave out --records.")
     files = list(dict.fromkeys(file for path in paths for file in expand(path)))
+    keyring = keyring_of(keys)
     if verify:
-        return _verify(files, as_json)
+        return _verify(files, keyring, as_json)
     problems = 0
     for path in files:
-        documents = dump_file(path, with_records=with_records)
+        documents = dump_file(path, with_records=with_records, keyring=keyring)
         if as_json:
             problems += _print_json(path, documents)
         else:
@@ -182,7 +195,7 @@ def _batch_line(batch: Document) -> str:
             f"producer {batch['producer_id']}.{batch['producer_epoch']}"
             f" sequence {batch['base_sequence']}"
         )
-    facts += [word for word in ("transactional", "control") if batch[word]]
+    facts += [word for word in ("encrypted", "transactional", "control") if batch[word]]
     facts.append(f"crc {batch['crc']:08x}")
     return "  ".join(facts)
 
@@ -222,6 +235,7 @@ def _producer_line(producer: Document) -> str:
 _LINES: dict[str, Callable[[Document], str]] = {
     "batch": _batch_line,
     "record": _record_line,
+    "encrypted": lambda encrypted: f"  {encrypted['reason']}",
     "index_entry": _named("offset", "position"),
     "time_entry": lambda entry: f"{timestamp_text(entry['timestamp'])}  offset {entry['offset']}",
     "aborted": _named("producer_id", "first_offset", "last_offset", "last_stable_offset"),
@@ -234,14 +248,15 @@ _LINES: dict[str, Callable[[Document], str]] = {
 }
 
 
-def _verify(files: Sequence[Path], as_json: bool) -> int:
-    findings = check_files(files)
+def _verify(files: Sequence[Path], keyring: Keyring, as_json: bool) -> int:
+    findings = check_files(files, keyring)
     if as_json:
         print_json(
             {
                 "files": findings.files,
                 "batches": findings.batches,
                 "records": findings.records,
+                "encrypted_batches_not_opened": findings.encrypted,
                 "bytes": findings.size_bytes,
                 "problem_count": findings.problem_count,
                 "problems": [
@@ -270,4 +285,9 @@ def _print_findings(findings: Findings) -> None:
         ]
     )
     verdict = counted(findings.problem_count, "problem") if findings.problem_count else "all right"
+    if findings.encrypted:
+        verdict += (
+            f"; of {findings.encrypted:,} encrypted ones only the checksum was checked, since"
+            " their key is not given (--keys)"
+        )
     click.echo(f"{checked}: {verdict}")

@@ -1,18 +1,27 @@
 """Contents of the files of a data directory, as documents: a batch, an entry, a producer."""
 
+import os
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.cli.output import content
-from headrace.errors import CorruptBatch, HeadraceError
+from headrace.errors import CorruptBatch, HeadraceError, MissingKey
 from headrace.metadata.records import MetadataError, decode_control_record, decode_record
 from headrace.metadata.snapshot import SnapshotContent
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import BatchHeader, Record, decode_rows, scan_headers
+from headrace.protocol.records import (
+    BatchHeader,
+    Record,
+    decode_rows,
+    read_header,
+    scan_headers,
+)
+from headrace.security.batch_encryption import BatchEncryption, check_value_of
+from headrace.security.keyring import NO_KEYS, Keyring
 from headrace.storage import stored_logs
 from headrace.storage.aborted_index import ABORTED_SUFFIX, aborted_size_fits, decode_aborted
 from headrace.storage.checkpoints import (
@@ -28,9 +37,11 @@ from headrace.storage.checkpoints import (
     decode_partition_metadata,
 )
 from headrace.storage.index import OFFSET_ENTRY, TIME_ENTRY, DamagedIndex
+from headrace.storage.key_sources import read_keyring
 from headrace.storage.metadata_log import QUORUM_STATE, decode_quorum_state, parse_snapshot_name
 from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.storage.producer_state import ProducerStates
+from headrace.storage.recovery import read_topic_id
 from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from headrace.storage.stored_logs import FILES
 from headrace.types import Buffer, uuid_text
@@ -83,6 +94,22 @@ def kind_of(path: Path) -> LogFileType | None:
         return LogFileType.METADATA
     kind = _BY_SUFFIX.get(path.suffix)
     return kind if kind is not None and base_offset_of(path) is not None else None
+
+
+def keyring_of(source: str, key_id: str = "") -> Keyring:
+    """The keys of `--keys`."""
+    return read_keyring(source, key_id)
+
+
+class SegmentEncryption(NamedTuple):
+    """What opens the encrypted batches of a segment; its errors are those of the batches."""
+
+    keys: BatchEncryption
+    topic_id: bytes | None
+
+    def open_batch(self, data: Buffer, header: BatchHeader) -> bytearray:
+        """A batch, opened; MissingKey or CorruptBatch if it does not open."""
+        return self.keys.open_batch(data, header, self.topic_id)
 
 
 def base_offset_of(path: Path) -> int | None:
@@ -156,12 +183,15 @@ Document: TypeAlias = dict[str, Any]
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
-def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
-    """The documents of one file, each with its `kind`; a `problem` for invalid content."""
+def dump_file(path: Path, *, with_records: bool, keyring: Keyring = NO_KEYS) -> Iterator[Document]:
+    """Documents of one file, each with its `kind`; a `problem` where the file cannot be right.
+
+    `keyring` opens encrypted batches.
+    """
     try:
         match kind_of(path):
             case LogFileType.LOG:
-                yield from _dump_segment(path, with_records)
+                yield from _dump_segment(path, with_records, keyring)
             case LogFileType.INDEX | LogFileType.TIME_INDEX:
                 yield from _dump_index(path)
             case LogFileType.ABORTED:
@@ -193,13 +223,36 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
         yield {"kind": "problem", "problem": str(error)}
 
 
-def _dump_segment(path: Path, with_records: bool) -> Iterator[Document]:
+def _dump_segment(path: Path, with_records: bool, keyring: Keyring) -> Iterator[Document]:
     segment = open_segment(path)
     is_metadata = path.parent.name == METADATA_DIRECTORY
+    encryption = segment_encryption(path, keyring)
     for header, buffer, position in segment.batches(0, segment.size):
-        yield batch_document(header, position)
-        if with_records:
+        document = batch_document(header, position)
+        if header.is_encrypted:
+            document["key_check_value"] = check_value_of(buffer, header).hex()
+        yield document
+        if not with_records:
+            continue
+        if not header.is_encrypted:
             yield from _dump_records(buffer, header, position, is_metadata)
+            continue
+        try:
+            opened = encryption.open_batch(buffer, header)
+        except MissingKey as error:
+            # Nothing is wrong with the file.
+            yield {"kind": "encrypted", "reason": f"{error} (--keys)"}
+        except CorruptBatch as error:
+            yield {"kind": "problem", "position": position, "problem": str(error)}
+        else:
+            yield from _dump_records(opened, read_header(opened), position, is_metadata)
+
+
+def segment_encryption(path: Path, keyring: Keyring) -> SegmentEncryption:
+    """What opens the encrypted batches of a segment, by the topic id beside it."""
+    return SegmentEncryption(
+        BatchEncryption(keyring, os.urandom), read_topic_id(FILES, str(path.parent))
+    )
 
 
 def _dump_records(
@@ -273,6 +326,7 @@ def batch_document(header: BatchHeader, position: int) -> Document:
         "base_sequence": header.base_sequence,
         "transactional": header.is_transactional,
         "control": header.is_control,
+        "encrypted": header.is_encrypted,
         "crc": header.crc,
     }
 

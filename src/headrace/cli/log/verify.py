@@ -17,8 +17,9 @@ from headrace.cli.log.dump import (
     index_entries,
     kind_of,
     open_segment,
+    segment_encryption,
 )
-from headrace.errors import CorruptBatch, StorageError
+from headrace.errors import CorruptBatch, MissingKey, StorageError
 from headrace.protocol.records import (
     HEADER_SIZE,
     BatchHeader,
@@ -26,6 +27,7 @@ from headrace.protocol.records import (
     decode_columns,
     read_header,
 )
+from headrace.security.keyring import NO_KEYS, Keyring
 from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from headrace.types import Buffer
 
@@ -51,6 +53,7 @@ class Findings:
     files: int = 0
     batches: int = 0
     records: int = 0
+    encrypted: int = 0
     size_bytes: int = 0
     problem_count: int = 0
     problems: list[FileProblem] = field(default_factory=list)
@@ -61,8 +64,11 @@ class Findings:
             self.problems.append(FileProblem(str(path), position, text))
 
 
-def check_files(paths: Iterable[Path]) -> Findings:
-    """Check files; segments in the given order."""
+def check_files(paths: Iterable[Path], keyring: Keyring = NO_KEYS) -> Findings:
+    """Check files; the segments among them in the order in which they are given.
+
+    Of encrypted batches for which `keyring` has no key, the checksum alone is checked.
+    """
     findings = Findings()
     ends: dict[Path, _SegmentEnd] = {}
     wanted = list(paths)
@@ -73,7 +79,7 @@ def check_files(paths: Iterable[Path]) -> Findings:
         try:
             if kind is LogFileType.LOG:
                 end = ends.get(path.parent, _SegmentEnd())
-                ends[path.parent] = _SegmentCheck(path, findings).run(end)
+                ends[path.parent] = _SegmentCheck(path, findings, keyring).run(end)
             elif kind in (LogFileType.INDEX, LogFileType.TIME_INDEX):
                 if path.with_suffix(LOG_SUFFIX) not in segments:
                     _check_index_alone(path, findings)
@@ -94,8 +100,9 @@ class _SegmentEnd(NamedTuple):
 class _SegmentCheck:
     """One pass over a segment, with its indexes if they are there."""
 
-    def __init__(self, path: Path, findings: Findings) -> None:
+    def __init__(self, path: Path, findings: Findings, keyring: Keyring) -> None:
         self._path = path
+        self._encryption = segment_encryption(path, keyring)
         self._findings = findings
         base_offset = base_offset_of(path)
         assert base_offset is not None, path
@@ -121,7 +128,7 @@ class _SegmentCheck:
                 if header.leader_epoch < epoch:
                     text = f"leader epoch {header.leader_epoch} follows {epoch}"
                     findings.add(path, text, position)
-                findings.records += _check_content(buffer, header, path, position, findings)
+                findings.records += self._check_content(buffer, header, position)
                 next_offset, epoch = max(next_offset, header.next_offset), header.leader_epoch
                 self._check_time_entries(header)
         except CorruptBatch as error:
@@ -132,6 +139,25 @@ class _SegmentCheck:
         index_path = path.with_suffix(INDEX_SUFFIX)
         _check_offset_entries(path, index_path, self._entries(index_path), findings)
         return _SegmentEnd(next_offset, epoch)
+
+    def _check_content(self, buffer: Buffer, header: BatchHeader, position: int) -> int:
+        """Check the CRC and decode every record; how many there are."""
+        try:
+            check_batch(buffer, header, compacted=True)
+            if header.is_encrypted:
+                try:
+                    buffer = self._encryption.open_batch(buffer, header)
+                except MissingKey:
+                    self._findings.encrypted += 1
+                    return header.record_count
+                header = read_header(buffer)
+            columns = decode_columns(
+                buffer, header.position, header.position + header.size, with_control=True
+            )
+            return columns.length
+        except CorruptBatch as error:
+            self._findings.add(self._path, str(error), position)
+            return 0
 
     def _entries(self, path: Path) -> list[tuple[int, int]]:
         if not path.exists():
@@ -155,21 +181,6 @@ class _SegmentCheck:
                     f" up to there is {self._max_timestamp}",
                 )
             self._time_entries.pop(0)
-
-
-def _check_content(
-    buffer: Buffer, header: BatchHeader, path: Path, position: int, findings: Findings
-) -> int:
-    """Check the CRC and decode every record; returns the number of records."""
-    try:
-        check_batch(buffer, header, compacted=True)
-        columns = decode_columns(
-            buffer, header.position, header.position + header.size, with_control=True
-        )
-        return columns.length
-    except CorruptBatch as error:
-        findings.add(path, str(error), position)
-        return 0
 
 
 def _check_order(

@@ -22,6 +22,7 @@ from headrace.net.addresses import Address
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.client.admin.acls import Acl, AclSelection, Role
     from headrace.client.admin.cluster import (
         BrokerHealth,
         ClusterDescription,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.client.admin.configs import ConfigEntry, ConfigOwner
     from headrace.client.admin.features import Features, UpdateFeaturesOptions
     from headrace.client.admin.groups import GroupDescription, GroupListing, GroupProgress
+    from headrace.client.admin.quotas import OwnerQuotas, QuotaOwner
     from headrace.client.admin.reassignments import Reassignment
     from headrace.client.admin.topics import EligibleReplicas
     from headrace.client.admin.transactions import (
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         TransactionDescription,
         TransactionListing,
     )
+    from headrace.client.admin.users import DelegationToken, ScramDeletion, ScramUpsertion
     from headrace.client.options import AdminConfig
 
 Result = TypeVar("Result")
@@ -250,6 +253,32 @@ class Admin:
         {'broker': ['1']}
         """
         return self._run(self._inner.list_config_resources(kinds))
+
+    def describe_client_quotas(
+        self, kinds: Iterable[str] = (), *, exact: bool = False, **owner: Unpack[QuotaOwner]
+    ) -> list[OwnerQuotas]:
+        """The quotas of all, or of those with these names and kinds ("user", "client_id", "ip").
+
+        A name of None is the default of its kind. With `exact` only those that have nothing else.
+        """
+        return self._run(self._inner.describe_client_quotas(kinds, exact=exact, **owner))
+
+    def alter_client_quotas(
+        self,
+        quotas: Mapping[str, float | None],
+        *,
+        validate_only: bool = False,
+        **owner: Unpack[QuotaOwner],
+    ) -> None:
+        """Set quotas of `user=`, `client_id=`, both or `ip=`; a value of None removes one.
+
+        A name of None is the default of its kind.
+
+        >>> admin.alter_client_quotas({"producer_byte_rate": 1_000_000}, client_id="nightly-load")
+        >>> [quotas.quotas for quotas in admin.describe_client_quotas(client_id="nightly-load")]
+        [{'producer_byte_rate': 1000000.0}]
+        """
+        self._run(self._inner.alter_client_quotas(quotas, validate_only=validate_only, **owner))
 
     # -- offsets
 
@@ -511,6 +540,64 @@ class Admin:
         """
         return self._run(self._inner.elect_leaders(partitions, unclean=unclean))
 
+    # -- users and delegation tokens
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        """The mechanisms of users and their iterations, by name; of all users if none is named.
+
+        >>> admin.describe_user_scram_credentials()
+        {}
+        """
+        return self._run(self._inner.describe_user_scram_credentials(users))
+
+    def alter_user_scram_credentials(
+        self, changes: Iterable[ScramUpsertion | ScramDeletion]
+    ) -> None:
+        """Set and delete passwords of users.
+
+        >>> from headrace import ScramDeletion, ScramUpsertion
+        >>> admin.alter_user_scram_credentials(
+        ...     [ScramUpsertion("alice", "SCRAM-SHA-512", "alice-secret")]
+        ... )
+        >>> admin.describe_user_scram_credentials(["alice"])
+        {'alice': {'SCRAM-SHA-512': 4096}}
+        >>> admin.alter_user_scram_credentials([ScramDeletion("alice", "SCRAM-SHA-512")])
+        """
+        self._run(self._inner.alter_user_scram_credentials(changes))
+
+    def create_delegation_token(
+        self,
+        renewers: Iterable[str] = (),
+        *,
+        owner: str | None = None,
+        max_lifetime_ms: int = -1,
+    ) -> DelegationToken:
+        """Create a token that logs in as the user of this client, or as `owner`.
+
+        Principals are written as `User:alice`. A lifetime of -1 is the longest there is.
+        """
+        return self._run(
+            self._inner.create_delegation_token(
+                renewers, owner=owner, max_lifetime_ms=max_lifetime_ms
+            )
+        )
+
+    def renew_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Renew a token for a time, -1 for the usual one; when it expires now, since the epoch."""
+        return self._run(self._inner.renew_delegation_token(hmac, period_ms))
+
+    def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Let a token expire after a time, at once with -1; when it does, since the epoch."""
+        return self._run(self._inner.expire_delegation_token(hmac, period_ms))
+
+    def describe_delegation_tokens(
+        self, owners: Iterable[str] | None = None
+    ) -> list[DelegationToken]:
+        """The tokens of owners, or all, as far as the user of this client may know of them."""
+        return self._run(self._inner.describe_delegation_tokens(owners))
+
     # -- controllers
 
     def describe_quorum(self) -> QuorumDescription:
@@ -547,3 +634,44 @@ class Admin:
     def remove_voter(self, node: int, directory_id: bytes | str) -> None:
         """Remove a voter from the quorum of controllers; it may be stopped then."""
         self._run(self._inner.remove_voter(node, directory_id))
+
+    # -- rights
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Create access control lists; one that is there already is no error.
+
+        `headrace.Acl("User:alice", "read", "topic", "orders")` allows alice to read a topic.
+        """
+        self._run(self._inner.create_acls(acls))
+
+    def describe_acls(self, **selection: Unpack[AclSelection]) -> list[Acl]:
+        """The ACLs that all given conditions select.
+
+        `resource_type="topic", resource_name="orders", pattern="match"` selects all that count for
+        the topic, those with a prefix or for all topics too.
+        """
+        return self._run(self._inner.describe_acls(**selection))
+
+    def delete_acls(self, **selection: Unpack[AclSelection]) -> list[Acl]:
+        """Delete the ACLs that all given conditions select, and return them."""
+        return self._run(self._inner.delete_acls(**selection))
+
+    def create_role(self, name: str, description: str = "") -> None:
+        """Create a role; ACLs of the principal `Role:<name>` are its rights."""
+        self._run(self._inner.create_role(name, description))
+
+    def describe_roles(self, names: Iterable[str] = ()) -> dict[str, Role]:
+        """Roles by name, with their members and rights; all if none is named."""
+        return self._run(self._inner.describe_roles(names))
+
+    def delete_role(self, name: str) -> None:
+        """Delete a role with its bindings and rights."""
+        self._run(self._inner.delete_role(name))
+
+    def bind_role(self, name: str, members: Iterable[str]) -> None:
+        """Give a role to principals (`User:alice`), or to groups of tokens (`Group:ops`)."""
+        self._run(self._inner.bind_role(name, members))
+
+    def unbind_role(self, name: str, members: Iterable[str]) -> None:
+        """Take a role from members."""
+        self._run(self._inner.unbind_role(name, members))

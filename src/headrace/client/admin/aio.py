@@ -48,6 +48,7 @@ from headrace.net.addresses import Address
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.client.admin.acls import Acl, AclAdmin, AclSelection, Role, RoleAdmin
     from headrace.client.admin.cluster import (
         BrokerHealth,
         ClusterDescription,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         GroupOffsetAdmin,
         GroupProgress,
     )
+    from headrace.client.admin.quotas import OwnerQuotas, QuotaOwner
     from headrace.client.admin.reassignments import Reassignment, ReassignmentAdmin
     from headrace.client.admin.topics import EligibleReplicas
     from headrace.client.admin.transactions import (
@@ -72,6 +74,13 @@ if TYPE_CHECKING:
         TransactionAdmin,
         TransactionDescription,
         TransactionListing,
+    )
+    from headrace.client.admin.users import (
+        DelegationToken,
+        ScramDeletion,
+        ScramUpsertion,
+        TokenAdmin,
+        UserAdmin,
     )
     from headrace.client.options import AdminConfig
 
@@ -90,6 +99,30 @@ class AdminCalls:
         from headrace.client.admin.configs import ConfigAdmin  # noqa: PLC0415
 
         return ConfigAdmin(self.cluster)
+
+    @cached_property
+    def users(self) -> UserAdmin:
+        from headrace.client.admin.users import UserAdmin  # noqa: PLC0415
+
+        return UserAdmin(self.cluster)
+
+    @cached_property
+    def tokens(self) -> TokenAdmin:
+        from headrace.client.admin.users import TokenAdmin  # noqa: PLC0415
+
+        return TokenAdmin(self.cluster)
+
+    @cached_property
+    def acls(self) -> AclAdmin:
+        from headrace.client.admin.acls import AclAdmin  # noqa: PLC0415
+
+        return AclAdmin(self.cluster)
+
+    @cached_property
+    def roles(self) -> RoleAdmin:
+        from headrace.client.admin.acls import RoleAdmin  # noqa: PLC0415
+
+        return RoleAdmin(self.configs, self.acls)
 
     @cached_property
     def groups(self) -> GroupAdmin:
@@ -260,6 +293,70 @@ class AsyncAdmin:
     async def list_config_resources(self, kinds: Iterable[str] = ()) -> dict[str, list[str]]:
         """The resources that can have settings, by kind: "topic", "broker", "group", ..."""
         return await self._open.configs.owners(kinds)
+
+    # -- rights
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Create access control lists; one that is there already is no error."""
+        await self._open.acls.create(acls)
+
+    async def describe_acls(self, **selection: Unpack[AclSelection]) -> list[Acl]:
+        """The ACLs that all given conditions select."""
+        return await self._open.acls.describe(**selection)
+
+    async def delete_acls(self, **selection: Unpack[AclSelection]) -> list[Acl]:
+        """Delete the ACLs that all given conditions select, and return them."""
+        return await self._open.acls.delete(**selection)
+
+    async def create_role(self, name: str, description: str = "") -> None:
+        """Create a role; ACLs of the principal `Role:<name>` are its rights."""
+        await self._open.roles.create(name, description)
+
+    async def describe_roles(self, names: Iterable[str] = ()) -> dict[str, Role]:
+        """Roles by name, with their members and rights; all if none is named."""
+        return await self._open.roles.describe(names)
+
+    async def delete_role(self, name: str) -> None:
+        """Delete a role with its bindings and rights."""
+        await self._open.roles.delete(name)
+
+    async def bind_role(self, name: str, members: Iterable[str]) -> None:
+        """Give a role to principals (`User:alice`), or to groups of tokens (`Group:ops`)."""
+        await self._open.roles.bind(name, members)
+
+    async def unbind_role(self, name: str, members: Iterable[str]) -> None:
+        """Take a role from members."""
+        await self._open.roles.unbind(name, members)
+
+    # -- quotas
+
+    async def describe_client_quotas(
+        self, kinds: Iterable[str] = (), *, exact: bool = False, **owner: Unpack[QuotaOwner]
+    ) -> list[OwnerQuotas]:
+        """The quotas of all, or of those with these names and kinds ("user", "client_id", "ip").
+
+        A name of None is the default of its kind. With `exact` only those that have nothing else.
+        """
+        from headrace.client.admin import quotas  # noqa: PLC0415
+
+        cluster = self._open.cluster
+        return await quotas.describe_client_quotas(cluster, kinds, exact=exact, **owner)
+
+    async def alter_client_quotas(
+        self,
+        quotas: Mapping[str, float | None],
+        *,
+        validate_only: bool = False,
+        **owner: Unpack[QuotaOwner],
+    ) -> None:
+        """Set quotas of `user=`, `client_id=`, both or `ip=`; a value of None removes one.
+
+        A name of None is the default of its kind.
+        """
+        from headrace.client.admin.quotas import alter_client_quotas  # noqa: PLC0415
+
+        cluster = self._open.cluster
+        await alter_client_quotas(cluster, quotas, validate_only=validate_only, **owner)
 
     # -- offsets
 
@@ -510,6 +607,47 @@ class AsyncAdmin:
         await self._open.quorum.remove_voter(
             number_of(node, "node", 0, INT32_MAX), directory_id_of(directory_id)
         )
+
+    # -- users and delegation tokens
+
+    async def describe_user_scram_credentials(
+        self, users: Iterable[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        """The mechanisms of users and their iterations, by name; of all users if none is named."""
+        return await self._open.users.describe(users)
+
+    async def alter_user_scram_credentials(
+        self, changes: Iterable[ScramUpsertion | ScramDeletion]
+    ) -> None:
+        """Set and delete passwords of users."""
+        await self._open.users.alter(changes)
+
+    async def create_delegation_token(
+        self,
+        renewers: Iterable[str] = (),
+        *,
+        owner: str | None = None,
+        max_lifetime_ms: int = -1,
+    ) -> DelegationToken:
+        """Create a token that logs in as the user of this client, or as `owner`."""
+        lifetime_ms = number_of(max_lifetime_ms, "max_lifetime_ms", -1, INT64_MAX)
+        return await self._open.tokens.create(renewers, owner, lifetime_ms)
+
+    async def renew_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Renew a token for a time, -1 for the usual one; when it expires now, since the epoch."""
+        period_ms = number_of(period_ms, "period_ms", -1, INT64_MAX)
+        return await self._open.tokens.renew(hmac, period_ms)
+
+    async def expire_delegation_token(self, hmac: bytes, period_ms: int = -1) -> int:
+        """Let a token expire after a time, at once with -1; when it does, since the epoch."""
+        period_ms = number_of(period_ms, "period_ms", -1, INT64_MAX)
+        return await self._open.tokens.expire(hmac, period_ms)
+
+    async def describe_delegation_tokens(
+        self, owners: Iterable[str] | None = None
+    ) -> list[DelegationToken]:
+        """The tokens of owners, or all, as far as the user of this client may know of them."""
+        return await self._open.tokens.describe(owners)
 
 
 def _cluster(**config: Unpack[AdminConfig]) -> ClusterClient:

@@ -55,6 +55,8 @@ class ResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+    # Of headrace, which keeps the members of roles there.
+    ROLE = 100
 
 
 class ConfigOwner(TypedDict, total=False):
@@ -68,6 +70,7 @@ class ConfigOwner(TypedDict, total=False):
     group: str | None
     client_metrics: str | None
     broker_logger: int | None
+    role: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,9 @@ class ConfigAdmin:
 
     async def owners(self, kinds: Iterable[str]) -> dict[str, list[str]]:
         """The names of the resources that can have settings, by kind: all kinds, or those given."""
-        wanted = [_kind_of(kind) for kind in names_of(kinds, "kind")] or list(ResourceType)
+        wanted = [_kind_of(kind) for kind in names_of(kinds, "kind")] or [
+            kind for kind in ResourceType if kind is not ResourceType.ROLE
+        ]
         request = ListConfigResourcesRequest(resource_types=list(wanted))
 
         async def ask(

@@ -1,5 +1,6 @@
 """Direct scan: the segments of a data directory, read in parallel and without a broker."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.client.consumer.completed_fetch import batches_of
 from headrace.client.list_offsets import NOTHING
-from headrace.errors import CorruptBatch, StorageError
+from headrace.errors import ConfigError, CorruptBatch, KafkaError, StorageError
 from headrace.options import suggestion
 from headrace.pipelines.source.brokers import FoundPartitions, SourceTopics
 from headrace.pipelines.source.errors import LossHandling, SourceError
@@ -19,17 +20,20 @@ from headrace.pipelines.source.read_options import EARLIEST, LATEST, ReadOptions
 from headrace.pipelines.source.readers import FilteringBatchReader, SparkBatchReader, batch_ranges
 from headrace.pipelines.source.record_columns import PartitionDecoder
 from headrace.protocol.messages.fetch import AbortedTransaction
-from headrace.protocol.records import HEADER_SIZE, read_header
+from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header, scan_headers
+from headrace.security.keyring import Keyring
 from headrace.storage.files import File, FileMissing
+from headrace.storage.key_sources import SETTING, read_keyring
 from headrace.storage.stored_logs import (
     FILES,
     AbortedRange,
     SegmentExtent,
     StoredLog,
     current_logs,
+    encryption_of,
     open_stored,
 )
-from headrace.types import TopicPartition
+from headrace.types import Buffer, TopicPartition
 
 # Prefix of internal topics, which are only read if named.
 _INTERNAL = "__"
@@ -41,6 +45,7 @@ class StoredTopics(SourceTopics):
     def __init__(self, options: ReadOptions) -> None:
         assert options.path is not None
         self._options = options
+        self._keyring = _keyring(options)
         found = current_logs(path.strip() for path in options.path.split(","))
         self._directories = {tp: path for tp, (path, _) in found.items()}
         self._starts: Offsets = {tp: start for tp, (_, start) in found.items()}
@@ -50,7 +55,9 @@ class StoredTopics(SourceTopics):
         """The log of a partition."""
         tp = TopicPartition(topic, partition)
         if tp not in self._logs:
-            self._logs[tp] = open_stored(tp, self._directories[tp], self._starts.get(tp, 0))
+            self._logs[tp] = open_stored(
+                tp, self._directories[tp], self._starts.get(tp, 0), self._keyring
+            )
         return self._logs[tp]
 
     def find(self) -> FoundPartitions:
@@ -96,6 +103,15 @@ class StoredTopics(SourceTopics):
         return {tp: _offset(self.log(*tp), asked) for tp, asked in wanted.items()}
 
 
+def _keyring(options: ReadOptions) -> Keyring:
+    """The keys of encrypted topics, as this machine finds them."""
+    try:
+        return read_keyring(options.encryption_key_source)
+    except ConfigError as error:
+        reason = str(error).removeprefix(f"{SETTING}: ")
+        raise SourceError(f"option encryptionKeySource: {reason}") from None
+
+
 def _offset(log: StoredLog, asked: int) -> int:
     """The offset at an end of a log, or at a time."""
     if asked == EARLIEST:
@@ -112,6 +128,7 @@ def _offset(log: StoredLog, asked: int) -> int:
 # broker deletes some in between it is a DataLoss, as with a read through the broker.
 
 
+_KEYS_ADVICE = "The option encryptionKeySource says where a direct scan finds keys"
 # The bytes of one task: large enough to be worth a task, and small enough that the last task does
 # not take long.
 SPLIT_BYTES_MIN = 8 * 1_048_576
@@ -139,6 +156,8 @@ class ScanReader(SparkBatchReader):
             topics = StoredTopics(options)
             ranges = batch_ranges(options, topics, self._pruning)
             return list(splits(options, topics, ranges, parallelism()))
+        except KafkaError as error:
+            raise SourceError(f"{error.detail}. {_KEYS_ADVICE}") from None
         except CorruptBatch as error:
             raise SourceError(
                 f"{error}; if the broker is stopped, starting it cuts a torn end off; else see"
@@ -216,6 +235,11 @@ class _ExtentScan:
         self._wanted = wanted
         self._range = wanted.range
         self._path, self._position, self._limit, self._file_size = wanted.extent
+        self._encryption = encryption_of(
+            TopicPartition(self._range.topic, self._range.partition),
+            os.path.dirname(self._path),
+            _keyring(options),
+        )
         self._losses = LossHandling(fail=options.fail_on_data_loss)
         self._decoder = PartitionDecoder(
             options.columns,
@@ -245,14 +269,34 @@ class _ExtentScan:
             if found is None:
                 self._make_room(data)
                 continue
+            readable, headers = self._opened(data, found.headers)
             try:
-                yield from self._decoder.batches(data, found.headers, offset, self._range.end)
+                yield from self._decoder.batches(readable, headers, offset, self._range.end)
             except CorruptBatch as error:
                 raise self._corrupt(self._decoder.position, error) from None
             if found.corrupt is not None:
                 raise self._corrupt(found.end_position, found.corrupt)
             offset = found.next_offset
             self._position += found.end_position
+
+    def _opened(
+        self, data: memoryview, headers: Sequence[BatchHeader]
+    ) -> tuple[Buffer, Sequence[BatchHeader]]:
+        """Batches of a block, decrypted if one of them is encrypted."""
+        if not any(header.is_encrypted for header in headers):
+            return data, headers
+        opened = bytearray()
+        for header in headers:
+            if header.is_encrypted:
+                try:
+                    opened += self._encryption.open_batch(data, header)
+                except KafkaError as error:
+                    raise SourceError(f"{error.detail}. {_KEYS_ADVICE}") from None
+                except CorruptBatch as error:
+                    raise self._corrupt(header.position, error) from None
+            else:
+                opened += data[header.position : header.position + header.size]
+        return opened, scan_headers(opened)
 
     def _read_block(self, file: File) -> memoryview | None:
         """The next bytes of the segment; None if they were deleted."""

@@ -240,6 +240,14 @@ READ_OPTIONS = OptionTable(
             default=None,
             doc="The data directory of a broker, for a [direct scan](#direct-scan).",
         ),
+        Option(
+            name="encryptionKeySource",
+            type=Text(),
+            default="",
+            doc="The keys of encrypted topics, for a direct scan: `file:PATH`, `env:NAME` or"
+            " `command:PROGRAM ARGUMENTS`, as every worker finds them. See"
+            " [encrypted topics](#encrypted-topics).",
+        ),
         Option(name="subscribe", type=_NAME_LIST, default=None, doc="Topics, with commas."),
         Option(
             name="subscribePattern",
@@ -436,6 +444,7 @@ class ReadOptions:
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
     path: str | None = None
+    encryption_key_source: str = ""
     starting: Bound | None = None
     ending: Bound | None = None
     limits: MicroBatchLimits = MicroBatchLimits()
@@ -487,6 +496,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         columns=tuple(dict.fromkeys((*(values["columns"] or COLUMNS), *headers))),
         **_subject(own),
         path=values["path"],
+        encryption_key_source=values["encryptionKeySource"],
         starting=starting,
         ending=bound(own, ENDING),
         limits=_limits(own),

@@ -5,10 +5,12 @@ from headrace.protocol.schema import (
     Struct,
     array,
     boolean,
+    float64,
     int8,
     int16,
     int32,
     int64,
+    raw,
     string,
     uint16,
     uuid,
@@ -108,9 +110,40 @@ class RemoveTopicRecord(Message, api_key=9, versions=(0, 0), flexible_from=0):
     topic_id: bytes = uuid(default=ZERO_UUID)
 
 
+class DelegationTokenRecord(Message, api_key=10, versions=(0, 0), flexible_from=0):
+    owner: str = string(default="")
+    requester: str = string(default="")
+    renewers: list[str] = array(string, default=...)
+    issue_timestamp: int = int64(default=0)
+    max_timestamp: int = int64(default=0)
+    expiration_timestamp: int = int64(default=0)
+    token_id: str = string(default="")
+
+
+class UserScramCredentialRecord(Message, api_key=11, versions=(0, 0), flexible_from=0):
+    name: str = string(default="")
+    mechanism: int = int8(default=0)
+    salt: bytes = raw(default=b"")
+    stored_key: bytes = raw(default=b"")
+    server_key: bytes = raw(default=b"")
+    iterations: int = int32(default=0)
+
+
 class FeatureLevelRecord(Message, api_key=12, versions=(0, 0), flexible_from=0):
     name: str = string(default="")
     feature_level: int = int16(default=0)
+
+
+class EntityData(Struct):
+    entity_type: str = string(default="")
+    entity_name: str | None = string(nullable="0+", default="")
+
+
+class ClientQuotaRecord(Message, api_key=14, versions=(0, 0), flexible_from=0):
+    entity: list[EntityData] = array(EntityData, default=...)
+    key: str = string(default="")
+    value: float = float64(default=0.0)
+    remove: bool = boolean(default=False)
 
 
 class ProducerIdsRecord(Message, api_key=15, versions=(0, 0), flexible_from=0):
@@ -128,5 +161,29 @@ class BrokerRegistrationChangeRecord(Message, api_key=17, versions=(0, 3), flexi
     cordoned_log_dirs: list[bytes] | None = array(uuid, "3+", nullable="3+", tag=3, default=None)
 
 
+class AccessControlEntryRecord(Message, api_key=18, versions=(0, 0), flexible_from=0):
+    id: bytes = uuid(default=ZERO_UUID)
+    resource_type: int = int8(default=0)
+    resource_name: str = string(default="")
+    pattern_type: int = int8(default=0)
+    principal: str = string(default="")
+    host: str = string(default="")
+    operation: int = int8(default=0)
+    permission_type: int = int8(default=0)
+
+
+class RemoveAccessControlEntryRecord(Message, api_key=19, versions=(0, 0), flexible_from=0):
+    id: bytes = uuid(default=ZERO_UUID)
+
+
 class NoOpRecord(Message, api_key=20, versions=(0, 0), flexible_from=0):
     pass
+
+
+class RemoveUserScramCredentialRecord(Message, api_key=22, versions=(0, 0), flexible_from=0):
+    name: str = string(default="")
+    mechanism: int = int8(default=0)
+
+
+class RemoveDelegationTokenRecord(Message, api_key=26, versions=(0, 0), flexible_from=0):
+    token_id: str = string(default="")

@@ -42,7 +42,7 @@ _COUNT_AT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 
 _MAGIC = cython.declare(cython.int, MAGIC)
 _UINT32_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
-_NOT_PLAIN = cython.declare(cython.longlong, 0x37)  # compressed, transactional or control
+_NOT_PLAIN = cython.declare(cython.longlong, 0x4037)  # compressed, sealed, transactional or control
 
 # A record is at least its length, attributes, two deltas, two lengths and a header count.
 _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)

@@ -23,9 +23,10 @@ from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex, Aborted
 from headrace.storage.compaction.key_table import SLOT_SIZE, KeyIndexer, KeyTable
 from headrace.storage.compaction.output import CompactionOutput
 from headrace.storage.compaction.plan import CompactionPlan, groups, plan
-from headrace.storage.compaction.record_filter import NOTHING, SOMETHING, RecordFilter
+from headrace.storage.compaction.record_filter import EVERYTHING, NOTHING, SOMETHING, RecordFilter
 from headrace.storage.index import offset_index, time_index
 from headrace.storage.log import Log
+from headrace.storage.log_encryption import LogEncryption
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.segment import (
@@ -261,6 +262,7 @@ class Compaction:
         *,
         last_batches: LastBatches,
         aborted_in: Callable[[int, int], list[AbortedTransaction]],
+        encryption: LogEncryption | None = None,
     ) -> None:
         self._plan = plan
         self._open_files = open_files
@@ -270,6 +272,7 @@ class Compaction:
         self._now_ms = now_ms
         self._last_batches = last_batches
         self._aborted_in = aborted_in
+        self._encryption = encryption
         self._buffer = bytearray(limits.buffer_bytes)
         # Only its pages up to the size of the largest decompressed batch take memory.
         self._scratch = memoryview(mmap(-1, EXPANDED_BYTES_MAX))
@@ -325,13 +328,20 @@ class Compaction:
         elif transactions.is_aborted(header):
             indexer.skip_batch(header)
         else:
-            indexer.index_records(self._records(walk, header), header)
+            indexer.index_records(self._records(walk, *self._opened(walk, header)), header)
         if not indexer.is_full:
             walk.move_to(header.position + header.size)
 
-    def _records(self, walk: "_SegmentWalk", header: BatchHeader) -> Buffer:
+    def _opened(self, walk: "_SegmentWalk", header: BatchHeader) -> tuple[Buffer, BatchHeader]:
+        """The buffer and the header of a batch, decrypted if it is encrypted."""
+        if not header.is_encrypted or self._encryption is None:
+            return walk.buffer, header
+        opened = self._encryption.open_batch(walk.buffer, header)
+        return opened, read_header(opened)
+
+    def _records(self, walk: "_SegmentWalk", buffer: Buffer, header: BatchHeader) -> Buffer:
         """The decompressed records of a batch, valid until the next call."""
-        records = record_bytes(walk.buffer, header, scratch=self._scratch)
+        records = record_bytes(buffer, header, scratch=self._scratch)
         walk.bytes_expanded += len(records)
         return records
 
@@ -423,19 +433,33 @@ class Compaction:
             discard = discard and header.base_timestamp <= self._now_ms
         else:
             discard = transactions.is_aborted(header)
-        payload = self._records(walk, header)
-        left = rules.filter_records(payload, header, discard, is_obsolete)
+        buffer, opened = self._opened(walk, header)
+        payload = self._records(walk, buffer, opened)
+        left = rules.filter_records(payload, opened, discard, is_obsolete)
         if left != NOTHING or is_last or self._is_kept(rules, header):
             body: Buffer = b""
+            source, changed = walk.buffer, header
             if left == SOMETHING:
-                body = compress(header.compression, rules.kept_records(payload, header))
-            room = max(header.size, HEADER_SIZE + len(body))
+                body = compress(header.compression, rules.kept_records(payload, opened))
+                if header.is_encrypted:
+                    source = self._sealed_again(rules, buffer, opened, body)
+                    changed, left, body = read_header(source), EVERYTHING, b""
+            room = max(changed.size, HEADER_SIZE + len(body))
             if room > output.capacity - output.used:
                 new.write(output)
                 if room > output.capacity:
                     output.grow(room)
-            rules.put(walk.buffer, header, left, body)
+            rules.put(source, changed, left, body)
         walk.move_to(header.position + header.size)
+
+    def _sealed_again(
+        self, rules: RecordFilter, opened: Buffer, header: BatchHeader, body: Buffer
+    ) -> bytearray:
+        """The batch with the records `body` that are left of it, encrypted as it was."""
+        assert self._encryption is not None, header
+        plain = CompactionOutput(HEADER_SIZE + len(body), self._config.index_interval_bytes)
+        rules.put(opened, header, SOMETHING, body, plain)
+        return self._encryption.seal(plain.data, read_header(plain.data), self._now_ms)
 
     def _is_kept(self, rules: RecordFilter, header: BatchHeader) -> bool:
         """Whether a batch stays without its records, as the last batch of its producer."""
@@ -539,8 +563,10 @@ def _with_ends(segments: Sequence[Segment], end_offset: int) -> Iterator[tuple[S
 
 
 def _is_plain(header: BatchHeader) -> bool:
-    """Whether a batch is uncompressed, of no transaction and no control batch."""
-    return not (header.compression or header.is_transactional or header.is_control)
+    """Whether a batch is uncompressed and readable, of no transaction and no control batch."""
+    return not (
+        header.compression or header.is_encrypted or header.is_transactional or header.is_control
+    )
 
 
 def _table(offsets: int, limits: CompactionLimits, secret: bytes) -> KeyTable:
@@ -595,6 +621,7 @@ class LogCompaction:
             now_ms,
             last_batches=last_batches(log.producers),
             aborted_in=log.aborted_transactions,
+            encryption=log.encryption.for_compaction(),
         )
 
     def steps(self) -> Iterator[CompactionProgress | SegmentReplacement]:

@@ -20,6 +20,7 @@ from headrace.protocol.batch import (
     COUNT_AT,
     CRC_AT,
     DELETE_HORIZON_BIT,
+    ENCRYPTED_BIT,
     HEADER_SIZE,
     LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
@@ -53,6 +54,7 @@ _COUNT_AT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 _CODEC_BITS = cython.declare(cython.longlong, CODEC_BITS)
 _LOG_APPEND_TIME = cython.declare(cython.longlong, LOG_APPEND_TIME_BIT)
 _DELETE_HORIZON = cython.declare(cython.longlong, DELETE_HORIZON_BIT)
+_ENCRYPTED = cython.declare(cython.longlong, ENCRYPTED_BIT)
 
 _BYTE = cython.declare(cython.ulonglong, 0xFF)
 _ENTRY_NUMBERS = cython.declare(cython.Py_ssize_t, 4)
@@ -164,7 +166,8 @@ def put_empty(
     at: cython.Py_ssize_t = output.used
     attributes: cython.longlong = load_number(data, position + _ATTRIBUTES_AT, 2)
     copy_bytes(out, at, data, position, _HEADER_SIZE)
-    _store(out, at + _ATTRIBUTES_AT, attributes & ~(_CODEC_BITS | _DELETE_HORIZON), 2)
+    attributes &= ~(_CODEC_BITS | _DELETE_HORIZON | _ENCRYPTED)
+    _store(out, at + _ATTRIBUTES_AT, attributes, 2)
     _store(out, at + _BASE_TIMESTAMP_AT, -1, 8)
     _store(out, at + _COUNT_AT, 0, 4)
     _seal(output, 0)

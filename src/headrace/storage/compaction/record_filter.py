@@ -212,12 +212,15 @@ class RecordFilter:
             size = _copy_kept(self, self._record, out, 0, data, 0, size, base_timestamp)
         return memoryview(self._kept_records)[:size]
 
-    def put(self, chunk: object, header, left: cython.int, body: object = b"") -> None:
+    def put(
+        self, chunk: object, header, left: cython.int, body: object = b"", into: object = None
+    ) -> None:
         """Write the batch of the last `filter_records` to the output; `body` are its records.
 
-        The batch is in `chunk`; `body` is used if some of its records remain.
+        The batch is in `chunk`; `body` is used if some of its records remain. `into` is another
+        output than that of all batches.
         """
-        output: CompactionOutput = self._output
+        output: CompactionOutput = self._output if into is None else into
         position: cython.Py_ssize_t = header.position
         view: cython.const[cython.uchar][::1] = chunk
         data: cython.p_const_uchar = cython.address(view[0]) if cython.compiled else view

@@ -110,7 +110,7 @@ class RunPlan:
     recreates: bool = False
     # A client deletes the oldest records of a topic that it writes to.
     trims: bool = False
-    # How long topics get no records, while there are faults already.
+    # The time that topics stay without records, while there are faults already.
     unused_s: float = 0.0
     # The time after healing until the cluster must be whole.
     healed_s: float = 60.0
@@ -122,6 +122,8 @@ class RunPlan:
     # Producers with five small batches in flight, and records with timestamps of long ago.
     eager: bool = False
     old_timestamps: bool = False
+    # Topics are encrypted at rest, under data keys that are replaced all the time.
+    encrypted: bool = False
 
     @classmethod
     def of_damage(cls, seed: int | str) -> "RunPlan":
@@ -179,12 +181,19 @@ class RunPlan:
                 "log.retention.check.interval.ms": str(trims.choice((300, 300_000))),
             },
             recreates=rng.random() < 0.4,
+            encrypted=Random(f"{seed}/encryption").random() < 0.25,
             trims=trims.random() < 0.3,
         )
 
     def broker_settings(self) -> dict[str, str]:
         durable = {"log.flush.interval.messages": "1"} if self.durable else {}
-        return {**(self.settings or {}), **durable}
+        encrypted = {}
+        if self.encrypted:
+            encrypted = {
+                "encryption.enable": "true",
+                "encryption.data.key.max.age.ms": "1000",
+            }
+        return {**(self.settings or {}), **durable, **encrypted}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from headrace.broker.node import Node
 from headrace.config import BrokerConfig, broker_config
 from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
+from headrace.security.keyring import KEY_SIZE, KeyEncryptionKey, Keyring
 from headrace.tasks import EXIT_BUG
 from headrace.testing.simulation.hosts import Host, Simulation
 from headrace.testing.simulation.machines import Process
@@ -17,6 +18,8 @@ PORT = 9092
 DATA = "/data"
 _RESTART_S = 1.0
 _POLL_S = 0.1
+# Every broker has it, for the runs whose topics are encrypted.
+_KEYRING = Keyring([KeyEncryptionKey("simulated", bytes(range(KEY_SIZE)))])
 
 
 class SimulatedCluster:
@@ -175,7 +178,12 @@ class SimulatedCluster:
         boots = host.boots
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
         broker = BrokerServer(
-            self.config_of(host), files=host.files, clock=host, rng=host.rng, on_fatal=on_fatal
+            self.config_of(host),
+            files=host.files,
+            clock=host,
+            rng=host.rng,
+            on_fatal=on_fatal,
+            keyring=_KEYRING,
         )
         assert host.process is not None
         host.process.on_bug = on_bug

@@ -29,7 +29,7 @@ from headrace.protocol.messages.metadata import (
     MetadataResponse,
 )
 from headrace.raft.messages import LeaderAndEpoch
-from headrace.security.acls import CLUSTER_OPERATIONS
+from headrace.security.acls import OPERATIONS_OF, AclResourceType, operation_bits
 from tests.unit.broker.handling import TOPIC, OneNode
 
 NOT_ASKED = -(2**31)
@@ -76,7 +76,10 @@ def ask(
 
 def test_operations_on_the_cluster_are_told_if_they_are_asked_for(tmp_path: Path) -> None:
     for version in (8, 9, 10):
-        for wanted, told in ((True, CLUSTER_OPERATIONS), (False, NOT_ASKED)):
+        for wanted, told in (
+            (True, operation_bits(OPERATIONS_OF[AclResourceType.CLUSTER])),
+            (False, NOT_ASKED),
+        ):
             response = ask(
                 tmp_path,
                 FakeController(),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.log.dump import expand
 from headrace.cli.log.verify import check_files
+from headrace.config import TopicConfig
 from headrace.metadata.records import encode_control_batch, encode_record
 from headrace.metadata.snapshot import encode_snapshot
 from headrace.protocol.compression import Compression
@@ -23,6 +24,9 @@ from headrace.storage.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
+from headrace.storage.files import Files
+from headrace.storage.key_sources import write_key_file
+from headrace.storage.log import Log
 from headrace.storage.metadata_log import encode_quorum_state
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.scrubbing import (
@@ -34,6 +38,7 @@ from headrace.storage.scrubbing import (
 )
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke
+from tests.unit.security.encrypting import NEW, OLD, TOPIC_ID, encryption
 
 PARTITION = TopicPartition("orders", 0)
 BASE = 100
@@ -421,3 +426,60 @@ def test_scrub_reads_every_segment_and_names_what_is_damaged(tmp_path: Path) -> 
             "end_offset": 104,
         }
     ]
+
+
+def sealed_partition(data: Path) -> Path:
+    """A partition with one encrypted batch of the key `OLD`."""
+    directory = data / "sealed-0"
+    log = Log.open(
+        Files(),
+        str(directory),
+        TopicPartition("sealed", 0),
+        TopicConfig(encryption_enable=True, retention_ms=-1),
+        1_714_564_800_000,
+        topic_id=TOPIC_ID,
+        encryption=encryption(OLD),
+    )
+    batch = encode_batch([(1_714_564_800_000, b"k", b"hidden", ())])
+    log.append(batch, scan_headers(batch), 0, 1_714_564_800_000)
+    log.close()
+    return directory
+
+
+def test_encrypted_records_are_shown_with_their_key(tmp_path: Path) -> None:
+    directory = sealed_partition(tmp_path)
+    keys = tmp_path / "keys"
+    write_key_file(str(keys), [OLD, NEW], replace=False)
+    without = invoke("log", "dump", "--records", str(directory))
+    assert without.exit_code == 0, "that a key is missing is no problem of the file"
+    assert "hidden" not in without.output and OLD.check_value.hex() in without.output
+    shown = invoke("log", "dump", "--records", str(directory), "--keys", f"file:{keys}")
+    assert "value=hidden" in shown.output and "encrypted" in shown.output
+    verified = invoke("log", "dump", "--verify", str(directory))
+    assert verified.exit_code == 0 and "only the checksum was checked" in verified.output
+    verified = invoke("log", "dump", "--verify", str(directory), "--keys", f"file:{keys}")
+    assert verified.exit_code == 0 and "all right" in verified.output
+    assert "checksum" not in verified.output
+
+
+def test_keys_are_wrapped_anew_in_the_directories_of_a_stopped_broker(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    directory = sealed_partition(data)
+    keys = tmp_path / "keys"
+    write_key_file(str(keys), [NEW], replace=False)
+    lacking = invoke("log", "rewrap", str(data), "--keys", f"file:{keys}")
+    assert lacking.exit_code == 1 and OLD.check_value.hex() in lacking.output
+    write_key_file(str(keys), [OLD, NEW], replace=True)
+    done = invoke("log", "rewrap", str(data), "--keys", f"file:{keys}")
+    assert done.exit_code == 0 and "1 of 1 encrypted batches" in done.output
+    write_key_file(str(keys), [NEW], replace=True)
+    shown = invoke("log", "dump", "--records", str(directory), "--keys", f"file:{keys}")
+    assert "value=hidden" in shown.output
+    lock = Files().lock(str(data / ".lock"))
+    assert lock is not None
+    try:
+        refused = invoke("log", "rewrap", str(data), "--keys", f"file:{keys}")
+        assert refused.exit_code == 1 and "stop it first" in refused.output
+    finally:
+        lock.release()

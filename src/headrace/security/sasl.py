@@ -1,0 +1,51 @@
+"""SASL mechanisms by Kafka's names, and what an authentication ends with."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from headrace.errors import HeadraceError
+from headrace.security.authorization import Principal
+
+
+class SaslMechanism(StrEnum):
+    """A mechanism that headrace has, by its name on the wire."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+
+    @property
+    def is_scram(self) -> bool:
+        return self in (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
+
+
+MECHANISMS = tuple(mechanism.value for mechanism in SaslMechanism)
+
+
+class SaslFailure(HeadraceError):
+    """A login that is refused.
+
+    `what` is for the log of the one who refuses. Unless `told` is given, the peer hears no reason:
+    it must not learn whether the user exists.
+    """
+
+    def __init__(self, what: str, *, told: str | None = None) -> None:
+        super().__init__(what)
+        self.told = told
+
+
+class SaslIdentity(NamedTuple):
+    """The outcome of an authentication: a principal, and until when it holds.
+
+    `expires_ms` is the time at which the credentials themselves expire (those of tokens do), None
+    if they do not. `by_token` is true for a delegation token."""
+
+    principal: Principal
+    expires_ms: int | None = None
+    by_token: bool = False
+
+
+def user(name: str, groups: tuple[str, ...] = ()) -> Principal:
+    """The principal of a user name, and of the groups that a token names."""
+    return Principal("User", name, groups)

@@ -1,0 +1,116 @@
+"""Encryption of one log: seals what is appended, opens what is read, reports keys that lack.
+
+Rule: whatever fails here says nothing about the log's health. No bytes are cut or fetched again
+because a key is missing.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from headrace.errors import ChangedBatch, ErrorCode, KafkaError, MissingKey
+from headrace.protocol.batch import first_encrypted
+from headrace.protocol.records import BatchHeader, Record, decode_rows, read_header, scan_headers
+from headrace.security.batch_encryption import BatchEncryption, BatchSealer
+from headrace.security.keyring import NO_KEYS
+from headrace.storage.files import Block
+from headrace.storage.log_segments import sound_headers
+from headrace.types import Buffer, TopicPartition
+
+
+def _no_random_bytes(count: int) -> bytes:
+    raise AssertionError(f"{count} bytes of a key without a keyring")
+
+
+# The encryption of a node without keys: sealed batches cannot be read, and none are written.
+WITHOUT_KEYS = BatchEncryption(NO_KEYS, _no_random_bytes)
+
+logger = logging.getLogger(__name__)
+
+
+class LogEncryption:
+    """Seals and opens the batches of one log; what fails is a KafkaError for clients.
+
+    `open_batch`, `open_batches` and `rows` may run in any thread.
+    """
+
+    def __init__(
+        self,
+        encryption: BatchEncryption,
+        topic_partition: TopicPartition,
+        topic_id: Callable[[], bytes | None],
+    ) -> None:
+        self._encryption = encryption
+        self._topic_partition = topic_partition
+        self._topic_id = topic_id
+        self._sealer = BatchSealer(encryption)
+        self._reported = ""
+
+    def for_compaction(self) -> "LogEncryption":
+        """The encryption of the same log for another thread: with data keys of its own."""
+        return LogEncryption(self._encryption, self._topic_partition, self._topic_id)
+
+    def prepare(self, now_ms: int) -> None:
+        """Check that a batch can be sealed now; KafkaError if there is no key for it."""
+        try:
+            self._sealer.prepare(now_ms)
+        except MissingKey as error:
+            raise self._refusal(error) from error
+
+    def seal(self, data: Buffer, header: BatchHeader, now_ms: int) -> bytearray:
+        """A batch whose header is final, sealed."""
+        try:
+            return self._sealer.seal(data, header, self._topic_id(), now_ms)
+        except MissingKey as error:
+            raise self._refusal(error) from error
+
+    def seal_batches(
+        self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int
+    ) -> tuple[Buffer, Sequence[BatchHeader]]:
+        """The batches of a producer, sealed, with their new headers."""
+        sealed = [self.seal(data, header, now_ms) for header in headers]
+        joined = sealed[0] if len(sealed) == 1 else b"".join(sealed)
+        return joined, scan_headers(joined)
+
+    def open_batch(self, data: Buffer, header: BatchHeader) -> bytearray:
+        """The batch at `header.position`, opened; CorruptBatch if its bytes are damaged."""
+        try:
+            opened = self._encryption.open_batch(data, header, self._topic_id())
+        except (MissingKey, ChangedBatch) as error:
+            raise self._refusal(error) from error
+        self._reported = ""
+        return opened
+
+    def open_batches(self, records: Buffer) -> Buffer:
+        """Batches as they are for clients, up to the first that cannot be opened.
+
+        If that is the first of all it is an error: CorruptBatch if its bytes are damaged.
+        """
+        if first_encrypted(records) < 0:
+            return records
+        headers, damage = sound_headers(records)
+        if damage is not None and not headers:
+            raise damage
+        try:
+            opened = self._encryption.open_batches(records, headers, self._topic_id(), Block)
+        except (MissingKey, ChangedBatch) as error:
+            raise self._refusal(error) from error
+        self._reported = ""
+        return opened
+
+    def rows(self, data: Buffer, header: BatchHeader) -> list[Record]:
+        """The records of a batch, opened if it is sealed."""
+        if not header.is_encrypted:
+            return decode_rows(data, header)
+        opened = self.open_batch(data, header)
+        return decode_rows(opened, read_header(opened))
+
+    def _refusal(self, error: MissingKey | ChangedBatch) -> KafkaError:
+        """The error for clients; the log has it once, until a batch can be opened again."""
+        text = f"{self._topic_partition}: records cannot be used: {error}"
+        if text != self._reported:
+            self._reported = text
+            logger.error("%s", text)
+        if isinstance(error, MissingKey):
+            # Clients try this again, so that none loses its place until the key is there.
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, text)

@@ -1,0 +1,179 @@
+"""Where a command has its connection's properties from, and what is said of wrong ones."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from headrace.cli import connection_settings
+from headrace.cli.connection_settings import (
+    check_properties,
+    client_properties,
+    connection_options,
+    connection_properties,
+    connection_security,
+    is_sensitive,
+    profile_path,
+    read_client_config,
+    read_profile,
+    resolved,
+)
+from headrace.errors import ConfigError
+from headrace.net.client_security import PLAIN
+
+SECRET = "wonder=land"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An own directory of profiles, and none of the user's variables."""
+    for name in ("HEADRACE_PROFILE", "HEADRACE_CLIENT_CONFIG", "HEADRACE_SASL_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HEADRACE_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "profiles").mkdir()
+    return tmp_path
+
+
+def found_by(*arguments: str) -> dict[str, str]:
+    """The properties that a command with these arguments would connect with."""
+    found: dict[str, str] = {}
+
+    @click.command()
+    @connection_options
+    def command() -> None:
+        found.update(connection_properties())
+
+    command.main(list(arguments), standalone_mode=False)
+    return found
+
+
+def write_profile(name: str, text: str) -> None:
+    profile_path(name).write_text(text)
+
+
+def test_without_a_file_profile_or_variable_a_command_has_no_properties() -> None:
+    assert found_by() == {}
+    assert connection_properties() == {}
+    assert connection_security() == PLAIN
+
+
+def test_an_option_wins_over_variables_and_they_over_the_current_profile(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("current", "named", "optional"):
+        write_profile(name, f"client.id={name}\n")
+    file = directory / "file.properties"
+    file.write_text("client.id=file\n")
+    (directory / "current-profile").write_text("current\n")
+    assert found_by() == {"client.id": "current"}
+    monkeypatch.setenv("HEADRACE_PROFILE", "named")
+    assert found_by() == {"client.id": "named"}
+    monkeypatch.setenv("HEADRACE_CLIENT_CONFIG", str(file))
+    assert found_by() == {"client.id": "file"}
+    assert found_by("--profile", "optional") == {"client.id": "optional"}
+    assert found_by("--client-config", str(file)) == {"client.id": "file"}
+    # The option of Kafka's own commands.
+    assert found_by("--command-config", str(file)) == {"client.id": "file"}
+
+
+def test_variables_of_the_environment_replace_single_properties(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_profile("prod", "sasl.plain.username=alice\nsasl.password=old\n")
+    monkeypatch.setenv("HEADRACE_SASL_PASSWORD", SECRET)
+    monkeypatch.setenv("HEADRACE_SASL_USERNAME", "bob")
+    assert found_by("--profile", "prod") == {"sasl.username": "bob", "sasl.password": SECRET}
+
+
+def test_a_file_and_a_profile_are_not_taken_together(directory: Path) -> None:
+    write_profile("prod", "")
+    (directory / "file").write_text("")
+    with pytest.raises(click.UsageError, match="two ways to say the same"):
+        found_by("--profile", "prod", "--client-config", str(directory / "file"))
+
+
+def test_references_are_resolved_when_a_file_is_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_USER", "alice")
+    (directory / "secret").write_text(f"{SECRET}\n")
+    file = directory / "file"
+    file.write_text(
+        f"sasl.username=${{env:THE_USER}}\nsasl.password=${{file:{directory}/secret}}\n"
+    )
+    assert read_client_config(file) == {"sasl.username": "alice", "sasl.password": SECRET}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("x${env:NO_SUCH_VARIABLE}", "here refers to the variable NO_SUCH_VARIABLE, which is not"),
+        ("x${file:/no/such}", "here refers to the file /no/such: No such file"),
+    ],
+)
+def test_a_reference_to_nothing_is_named_without_the_value(value: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        resolved(SECRET + value, "here")
+    assert SECRET not in str(caught.value)
+
+
+def test_an_error_in_a_file_has_its_path_and_line(directory: Path) -> None:
+    file = directory / "file"
+    file.write_text("client.id=x\nsasl.password=${env:NO_SUCH_VARIABLE}\n")
+    with pytest.raises(ConfigError, match=r"file, line 2: sasl.password refers to"):
+        read_client_config(file)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is no text; give a properties file"):
+        read_client_config(file)
+
+
+def test_a_name_that_no_client_has_is_refused_with_the_nearest() -> None:
+    check_properties({"acks": "", "group.id": "", "sasl.jaas.config": ""}, "f")
+    with pytest.raises(ConfigError, match=r"client\.id") as caught:
+        check_properties({"client.idd": SECRET}, "f")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_client_gets_those_of_its_own_properties_and_never_the_brokers(directory: Path) -> None:
+    write_profile("all", "bootstrap.servers=a:1\nclient.id=x\nacks=1\ngroup.id=g\n")
+    (directory / "current-profile").write_text("all")
+    with click.Context(click.Command("c")):
+        assert client_properties("producer") == {"client.id": "x", "acks": "1"}
+        assert client_properties("consumer") == {"client.id": "x", "group.id": "g"}
+        assert client_properties("admin") == {"client.id": "x"}
+
+
+def test_the_security_of_connections_never_shows_its_secret(directory: Path) -> None:
+    write_profile(
+        "p",
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\n"
+        f"sasl.password={SECRET}\n",
+    )
+    (directory / "current-profile").write_text("p")
+    with click.Context(click.Command("c")):
+        security = connection_security()
+    assert security.login is not None
+    assert SECRET not in repr(security)
+
+
+def test_a_profile_that_is_not_there_is_named(directory: Path) -> None:
+    with pytest.raises(ConfigError, match="headrace profile add prod"):
+        read_profile("prod")
+    for name in ("", "../prod", "-x", "a" * 65):
+        with pytest.raises(ConfigError, match="cannot be the name of a profile"):
+            profile_path(name)
+
+
+def test_profiles_are_in_the_users_own_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_CONFIG_DIR")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/somewhere/conf")
+    assert connection_settings.profile_directory() == Path("/somewhere/conf/headrace/profiles")
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert connection_settings.profile_directory() == Path("/somewhere/.config/headrace/profiles")
+
+
+@pytest.mark.parametrize("name", ["sasl.password", "sasl.jaas.config", "ssl.key.password"])
+def test_secrets_are_known_by_their_names(name: str) -> None:
+    assert is_sensitive(name)
+    assert not is_sensitive("sasl.username")
