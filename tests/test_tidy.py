@@ -150,6 +150,7 @@ TESTED_ELSEWHERE = {
         "unit/coordinator/transactions/test_decisions.py"
     ),
     "metadata/feature_updates.py": "unit/metadata/test_features.py",
+    "monitoring/cluster_status.py": "unit/monitoring/test_cluster_history.py",
     "pipelines/frames/decoding.py": "spark/test_frames_decoding.py",
     "pipelines/locations.py": "unit/pipelines/run/test_checkpoints.py",
     "pipelines/run/runner.py": "spark/test_pipeline_run.py",

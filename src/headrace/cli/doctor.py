@@ -3,35 +3,19 @@
 Rule: all facts come over the wire, with short timeouts; a broker that does not answer is a finding.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 import click
 
 from headrace.cli.clients import SOON_S, controller_of, open_admin, outcomes_of
 from headrace.cli.options import client_options, examples
 from headrace.cli.output import counted, print_json, printable
-from headrace.cli.partitions import partitions_text
-from headrace.cli.reassignment_moves import ReplicaPlacement
 from headrace.client.admin.admin import Admin
-from headrace.client.admin.cluster import BrokerHealth
 from headrace.client.admin.reassignments import Reassignment
 from headrace.client.errors import TimedOut
 from headrace.errors import KafkaError
+from headrace.monitoring.problems import MIN_IN_SYNC, ClusterFacts, problems
 from headrace.types import TopicPartition
-
-MIN_IN_SYNC = "min.insync.replicas"
-_SET_ASIDE_SHOWN_MAX = 3
-_METADATA_LOG = "__cluster_metadata-0."
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A finding: the check, its subject, the problem, and the advice."""
-
-    check: str
-    subject: str
-    detail: str
 
 
 @click.command(
@@ -50,16 +34,24 @@ def doctor(bootstrap: str, timeout_s: float, as_json: bool) -> int:
         # No request here needs a controller: this must work when there is none.
         brokers = admin.describe_cluster(include_fenced=True).brokers
         topics = admin.list_topics(internal=True)
-    situation = ReplicaPlacement({broker.node_id: broker for broker in brokers}, topics, {})
+    facts = ClusterFacts({broker.node_id: broker for broker in brokers}, topics)
+    alive = [broker.node_id for broker in brokers if not broker.is_fenced]
     with open_admin(bootstrap, min(timeout_s, SOON_S)) as admin:
-        findings = list(_check_controller(admin))
-        if not findings:
-            situation = replace(situation, moving=_moving(admin))
-        answers = outcomes_of(lambda: admin.describe_health(situation.alive))
-        findings += _check_brokers(situation, answers)
-        findings += _check_partitions(admin, situation)
+        health = outcomes_of(lambda: admin.describe_health(alive))
+        has_controller = controller_of(admin) is not None
+        facts = replace(
+            facts,
+            has_controller=has_controller,
+            moving=_moving(admin) if has_controller else {},
+            health=health,
+            min_in_sync={name: _min_in_sync(admin, name) for name in facts.lacking_topics()},
+        )
+    findings = problems(facts)
     if as_json:
-        print_json({"findings": [asdict(finding) for finding in findings]})
+        found = [
+            {"check": one.check, "subject": one.subject, "detail": one.detail} for one in findings
+        ]
+        print_json({"findings": found})
     elif not findings:
         count = sum(len(topic.partitions) for topic in topics.values())
         sizes = [(len(brokers), "broker"), (len(topics), "topic"), (count, "partition")]
@@ -67,16 +59,6 @@ def doctor(bootstrap: str, timeout_s: float, as_json: bool) -> int:
     for finding in () if as_json else findings:
         click.echo(printable(f"{finding.subject}: {finding.detail}"))
     return 1 if findings else 0
-
-
-def _check_controller(admin: Admin) -> Iterator[Finding]:
-    if controller_of(admin) is None:
-        yield Finding(
-            "controller",
-            "controller",
-            "none answers: see that a majority of the controllers runs; until then nothing of the"
-            " cluster can change, and what is told here may be out of date",
-        )
 
 
 def _moving(admin: Admin) -> dict[TopicPartition, Reassignment]:
@@ -87,124 +69,9 @@ def _moving(admin: Admin) -> dict[TopicPartition, Reassignment]:
         return {}
 
 
-def _check_brokers(
-    situation: ReplicaPlacement, answers: Mapping[int, BrokerHealth | KafkaError]
-) -> Iterator[Finding]:
-    for broker in situation.brokers.values():
-        answer = answers.get(broker.node_id)
-        subject = f"broker {broker.node_id}"
-        if broker.is_fenced:
-            yield Finding(
-                "broker",
-                subject,
-                "it is down, or was not let in yet: start it, or see its log; if it does not come"
-                f" back, move its replicas away with `headrace brokers drain {broker.node_id}`",
-            )
-        elif isinstance(answer, KafkaError):
-            yield Finding("broker", subject, f"it does not answer, see its log: {answer}")
-        elif answer is not None:
-            yield from _check_broker(subject, answer)
-
-
-def _check_broker(subject: str, answer: BrokerHealth) -> Iterator[Finding]:
-    for directory in answer.directories:
-        where = f"{subject}, {directory.path}"
-        if directory.error is not None:
-            yield Finding(
-                "directory",
-                where,
-                "the data directory does not work: repair or replace the disk, then restart the"
-                " broker",
-            )
-        elif directory.is_cordoned:
-            yield Finding(
-                "directory",
-                where,
-                "the data directory is full and takes no records: delete topics or shorten their"
-                " retention, move replicas away, or add space",
-            )
-        health = answer.health.get(directory.path)
-        names = [] if health is None else [log.name for log in health.set_aside]
-        strays = [name for name in names if not name.startswith(_METADATA_LOG)]
-        if strays:
-            yield Finding(
-                "set-aside",
-                where,
-                f"{_names(strays, 'log')} set aside: see why with `headrace log strays list"
-                f" {directory.path}`, then restore or discard",
-            )
-        damaged = [name for name in names if name.startswith(_METADATA_LOG)]
-        if damaged:
-            yield Finding(
-                "set-aside",
-                where,
-                f"{_names(damaged, 'damaged metadata log')} set aside: check the disk, and delete"
-                " it when nobody is going to look at it any more",
-            )
-    for problem in answer.problems:
-        text = f"the replica is {problem.state}: {problem.reason}"
-        yield Finding("replica", f"{problem.partition} on {subject}", text)
-
-
-def _names(names: list[str], noun: str) -> str:
-    """The count of names, and the first of them."""
-    shown = ", ".join(names[:_SET_ASIDE_SHOWN_MAX])
-    more = "..." if len(names) > _SET_ASIDE_SHOWN_MAX else ""
-    verb = "was" if len(names) == 1 else "were"
-    return f"{counted(len(names), noun)} ({shown}{more}) {verb}"
-
-
-def _check_partitions(admin: Admin, situation: ReplicaPlacement) -> Iterator[Finding]:
-    """Partitions that lack a leader or replicas, grouped by what they lack."""
-    found: dict[tuple[str, str, str], list[TopicPartition]] = {}
-    for name, topic in situation.topics.items():
-        lacking: dict[TopicPartition, list[int]] = {}
-        for partition in topic.partitions:
-            tp = TopicPartition(name, partition.index)
-            adding = situation.moving[tp].adding if tp in situation.moving else ()
-            if partition.leader < 0:
-                detail = (
-                    f"no replica leads; in sync were {_list(partition.isr)}: start their brokers."
-                    " `headrace topics describe` shows who else could lead, `headrace brokers elect"
-                    " --unclean` takes any replica and may lose records"
-                )
-                found.setdefault(("offline-partition", name, detail), []).append(tp)
-            else:
-                missing = [
-                    replica
-                    for replica in partition.replicas
-                    if replica not in partition.isr and replica not in adding
-                ]
-                if missing:
-                    lacking[tp] = missing
-        least = _least_in_sync(admin, name) if lacking else 1
-        for tp, missing in lacking.items():
-            partition = topic.partitions[tp.partition]
-            detail = f"replicas on {_list(missing)} are not in sync"
-            check = "under-replicated"
-            if len(partition.isr) < least:
-                check = "under-min-isr"
-                detail += (
-                    f", and {MIN_IN_SYNC} is {least}: writes with acks=all are refused; see to"
-                    " those brokers"
-                )
-            else:
-                detail += ": they catch up by themselves when nothing is wrong with their brokers"
-            found.setdefault((check, name, detail), []).append(tp)
-    for (check, _, detail), partitions in found.items():
-        yield Finding(check, partitions_text(partitions), detail)
-
-
-def _least_in_sync(admin: Admin, topic: str) -> int:
+def _min_in_sync(admin: Admin, topic: str) -> int:
     try:
         entry = admin.describe_configs(topic=topic).get(MIN_IN_SYNC)
     except (KafkaError, TimedOut):
         return 1  # The topic was deleted meanwhile, or no broker answers.
     return 1 if entry is None else int(entry.value or 1)
-
-
-def _list(broker_ids: Iterable[int]) -> str:
-    ids = [str(broker_id) for broker_id in broker_ids]
-    if not ids:
-        return "no brokers"
-    return f"{'broker' if len(ids) == 1 else 'brokers'} {', '.join(ids)}"

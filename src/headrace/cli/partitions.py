@@ -13,6 +13,7 @@ from headrace.client.admin.admin import Admin
 from headrace.client.admin.admin_requests import by_topic
 from headrace.client.admin.topics import EARLIEST, LATEST
 from headrace.errors import ErrorCode, KafkaError, unknown_partition
+from headrace.monitoring.problems import numbers_text
 from headrace.types import TopicPartition
 
 _PARTITIONS_MAX = 100_000
@@ -84,20 +85,7 @@ def check_numbers(topic: str, numbers: Iterable[int], existing: Sequence[int]) -
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
     """Partitions as text, in the form of the option: `orders:0-3,7 payments:0`."""
     return " ".join(
-        f"{topic}:{_numbers_text(numbers)}" for topic, numbers in by_topic(partitions).items()
-    )
-
-
-def _numbers_text(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order, with three or more in a row as first and last."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(
-        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
+        f"{topic}:{numbers_text(numbers)}" for topic, numbers in by_topic(partitions).items()
     )
 
 

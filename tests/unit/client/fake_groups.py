@@ -181,12 +181,29 @@ class FakeGroups(FakeBrokers):
         return DeleteGroupsResponse(results=results)
 
     def _OffsetFetch(self, node: int, request: Any) -> OffsetFetchResponse:
-        name = request.groups[0].group_id if request.groups else request.group_id
-        code = self._refusal(node, name, create=True)
-        topics: dict[str, list[tuple[int, int]]] = {}
-        if code is ErrorCode.NONE and name in self.groups:
-            for tp, offset in self.groups[name].offsets.items():
-                topics.setdefault(tp.topic, []).append((tp.partition, offset))
+        names = [group.group_id for group in request.groups] or [request.group_id]
+        codes = {name: self._refusal(node, name, create=True) for name in names}
+        groups = [
+            OffsetFetchResponseGroup(
+                group_id=name,
+                topics=[
+                    OffsetFetchResponseTopics(
+                        name=topic,
+                        topic_id=self.topics.get(topic, bytes(16)),
+                        partitions=[
+                            OffsetFetchResponsePartitions(
+                                partition_index=number, committed_offset=offset
+                            )
+                            for number, offset in offsets
+                        ],
+                    )
+                    for topic, offsets in self._offsets(name, codes[name]).items()
+                ],
+                error_code=codes[name],
+            )
+            for name in names
+        ]
+        # Before version 8 the answer is about one group, outside the list.
         old = [
             OffsetFetchResponseTopic(
                 name=topic,
@@ -195,21 +212,17 @@ class FakeGroups(FakeBrokers):
                     for number, offset in offsets
                 ],
             )
-            for topic, offsets in topics.items()
+            for topic, offsets in self._offsets(names[0], codes[names[0]]).items()
         ]
-        new = [
-            OffsetFetchResponseTopics(
-                name=topic,
-                topic_id=self.topics.get(topic, bytes(16)),
-                partitions=[
-                    OffsetFetchResponsePartitions(partition_index=number, committed_offset=offset)
-                    for number, offset in offsets
-                ],
-            )
-            for topic, offsets in topics.items()
-        ]
-        group = OffsetFetchResponseGroup(group_id=name, topics=new, error_code=code)
-        return OffsetFetchResponse(topics=old, error_code=code, groups=[group])
+        return OffsetFetchResponse(topics=old, error_code=codes[names[0]], groups=groups)
+
+    def _offsets(self, name: str, code: ErrorCode) -> dict[str, list[tuple[int, int]]]:
+        """The committed offsets of a group by topic; none where it is refused or unknown."""
+        topics: dict[str, list[tuple[int, int]]] = {}
+        if code is ErrorCode.NONE and name in self.groups:
+            for tp, offset in self.groups[name].offsets.items():
+                topics.setdefault(tp.topic, []).append((tp.partition, offset))
+        return topics
 
     def _OffsetCommit(self, node: int, request: Any) -> OffsetCommitResponse:
         names = {topic_id: name for name, topic_id in self.topics.items()}

@@ -366,6 +366,16 @@ class Admin:
         """
         return self._run(self._inner.group_offsets(group))
 
+    def offsets_of_groups(
+        self, groups: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """The committed offsets of several groups, in few requests; empty for an unknown group.
+
+        >>> admin.offsets_of_groups([f"{topic}-nobody", f"{topic}-none"])
+        {'...-nobody': {}, '...-none': {}}
+        """
+        return self._run(self._inner.offsets_of_groups(groups))
+
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:

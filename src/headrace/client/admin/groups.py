@@ -250,35 +250,62 @@ class GroupOffsetAdmin:
 
         With `require_stable` it waits for open transactions that have offsets of the group.
         """
-        # Before version 8 a request is about one group, named outside the list.
-        request = OffsetFetchRequest(
-            group_id=group,
-            topics=None,
-            groups=[OffsetFetchRequestGroup(group_id=group, topics=None)],
-            require_stable=require_stable,
-        )
+        outcome = (await self.committed_by([group], require_stable=require_stable))[group]
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
 
-        async def ask(node: int, deadline: float) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def committed_by(
+        self, groups: Sequence[str], *, require_stable: bool = False
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
+        """Every committed offset of several groups, in a few requests; each has its own outcome."""
+        names: dict[bytes, str] = {}
+
+        async def ask(
+            node: int, asked: list[str], deadline: float
+        ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
+            answers = await self._fetch(node, asked, deadline, require_stable)
+            topics = [topic for answer in answers.values() for topic in answer.topics]
+            unknown = [t.topic_id for t in topics if not t.name and t.topic_id not in names]
+            if unknown:
+                # A deleted topic has no name: it must not be looked up for every request.
+                names.update(dict.fromkeys(unknown, ""))
+                names.update(await self._names(topics, deadline))
+            return {group: _committed_offsets(group, one, names) for group, one in answers.items()}
+
+        return await self._coordinators.ask(groups, ask)
+
+    async def _fetch(
+        self, node: int, asked: Sequence[str], deadline: float, require_stable: bool
+    ) -> dict[str, Any]:
+        """The answer of a coordinator about each group: about all at once since version 8."""
+        answers: dict[str, Any] = {}
+        while missing := [group for group in asked if group not in answers]:
+            request = OffsetFetchRequest(
+                group_id=missing[0],
+                topics=None,
+                groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in missing],
+                require_stable=require_stable,
+            )
             response = await self._cluster.call(request, deadline, node)
-            answer = response.groups[0] if response.groups else response
-            check(answer.error_code, subject=Subject("group", group))
-            names = await self._names(answer.topics, deadline)
-            offsets = {}
-            for tp, one in _partitions(answer.topics, names):
-                check(one.error_code, subject=Subject("partition", str(tp)))
-                if one.committed_offset >= 0:
-                    offsets[tp] = OffsetAndMetadata(
-                        one.committed_offset, one.metadata or "", one.committed_leader_epoch
-                    )
-            return {tp: offsets[tp] for tp in sorted(offsets)}
-
-        return await self._coordinators.ask_one(group, ask)
+            if not response.groups:
+                answers[missing[0]] = response
+                continue
+            answers |= {answer.group_id: answer for answer in response.groups}
+            break
+        return answers
 
     async def progress(
         self, groups: Sequence[GroupDescription]
     ) -> dict[str, tuple[GroupProgress, ...]]:
         """The progress of groups in the partitions they have committed or are assigned."""
-        offsets = {group.name: await self.committed(group.name) for group in groups}
+        found = await self.committed_by([group.name for group in groups])
+        for outcome in found.values():
+            if isinstance(outcome, KafkaError):
+                raise outcome
+        offsets = {
+            name: outcome for name, outcome in found.items() if not isinstance(outcome, KafkaError)
+        }
         owners = {
             group.name: {tp: member for member in group.members for tp in member.assignment or ()}
             for group in groups
@@ -370,6 +397,23 @@ class GroupOffsetAdmin:
         }
         wanted = dict.fromkeys(sorted(led.intersection(partitions)), LATEST)
         return {tp: one.offset for tp, one in (await self._offsets.find(wanted)).items()}
+
+
+def _committed_offsets(
+    group: str, answer: Any, names: Mapping[bytes, str]
+) -> dict[TopicPartition, OffsetAndMetadata] | KafkaError:
+    """The committed offsets in a coordinator's answer about a group, in order, or its error."""
+    error = failure(answer.error_code, subject=Subject("group", group))
+    offsets = {}
+    for tp, partition in _partitions(answer.topics, names):
+        error = error or failure(partition.error_code, subject=Subject("partition", str(tp)))
+        if partition.committed_offset >= 0:
+            offsets[tp] = OffsetAndMetadata(
+                partition.committed_offset,
+                partition.metadata or "",
+                partition.committed_leader_epoch,
+            )
+    return error or {tp: offsets[tp] for tp in sorted(offsets)}
 
 
 def _committed(number: int, committed: OffsetAndMetadata) -> OffsetCommitRequestPartition:

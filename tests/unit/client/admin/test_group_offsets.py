@@ -9,6 +9,7 @@ from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode, KafkaError, UnknownTopic
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.types import TopicPartition
 from tests.unit.client.admin.fakes import OLD_VERSIONS, AdminBrokers, code_of
 from tests.unit.client.fake_groups import FakeGroup, member
@@ -30,6 +31,19 @@ def test_committed_offsets_come_by_partition(versions: dict[int, int]) -> None:
         (B0, OffsetAndMetadata(7)),
     ]
     assert brokers.admin(lambda admin: admin.group_offsets("nope")) == {}
+
+
+@pytest.mark.parametrize("versions", [{}, {9: 9}, OLD_VERSIONS], ids=["ids", "names", "one group"])
+def test_committed_offsets_of_many_groups_take_few_requests(versions: dict[int, int]) -> None:
+    brokers = AdminBrokers(nodes=2, versions=versions)
+    brokers.add_topic("a", 3)
+    brokers.groups = {
+        f"g{number}": FakeGroup(node=1 + number % 2, offsets={A0: number}) for number in range(6)
+    }
+    found = brokers.admin(lambda admin: admin.offsets_of_groups([*brokers.groups, "nope"]))
+    assert found == {f"g{n}": {A0: OffsetAndMetadata(n)} for n in range(6)} | {"nope": {}}
+    # One for each coordinator; before version 8 one for each group.
+    assert len(brokers.asked(OffsetFetchRequest)) == (7 if versions is OLD_VERSIONS else 2)
 
 
 def test_a_deleted_topic_has_no_name_where_only_ids_are_sent() -> None:
