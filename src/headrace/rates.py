@@ -34,7 +34,7 @@ class TokenBucket:
         return -self._credit / self.rate if self._credit < 0 else 0.0
 
     def credit(self, now: float) -> float:
-        """What may be spent without a wait; below zero it is owed."""
+        """The amount that may be spent without a wait; a debt if it is below zero."""
         self._earn(now)
         return self._credit
 

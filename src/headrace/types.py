@@ -10,7 +10,7 @@ ZERO_UUID = bytes(16)
 
 
 class SecurityProtocol(IntEnum):
-    """What a listener speaks below Kafka's protocol; the numbers are Kafka's."""
+    """The transport of a listener below Kafka's protocol; the numbers are Kafka's."""
 
     PLAINTEXT = 0
     SSL = 1

@@ -31,7 +31,7 @@ _ROTATED = ".1"
 
 
 class AuditSettings(NamedTuple):
-    """Where decisions go, which, and how many."""
+    """The file of the audit log, the decisions it takes, and their greatest rate."""
 
     path: str
     all_decisions: bool

@@ -214,7 +214,7 @@ class SaslSession:
         logger.debug("%s logged in from %s", identity.principal, connection.peer)
 
     def _lifetime_ms(self) -> int:
-        """How long the login holds, for the client; 0 while there is none, or for ever."""
+        """Lifetime of the login in milliseconds, for the client; 0 for none, or for no end."""
         if self._exchange is not None or self.ends_s == _NEVER:
             return 0
         left_s = self.ends_s - self._listener.node.clock.monotonic()

@@ -95,7 +95,7 @@ class NodeSecurity:
         return ServerTls(context, lambda certificate: _principal_of(mapping, certificate))
 
     def _client_security(self, listener: str) -> ClientSecurity:
-        """What secures the connections of this node to a listener of other nodes."""
+        """TLS and login of the connections of this node to a listener of other nodes."""
         if not self._config.protocol_of(listener).uses_tls:
             return PLAIN
         context = self._clients.get(listener)

@@ -65,7 +65,7 @@ _NO_LIMITS = ClientLimits(None, None, None, None)
 
 
 class _QuotaMetrics:
-    """What a quota has slowed down. By quota and not by client, whose number has no bound."""
+    """Counts of throttled requests by quota; by client they would have no bound."""
 
     def __init__(self, registry: Registry, quota: str) -> None:
         labels = {"quota": quota}
@@ -209,7 +209,7 @@ def is_of_the_cluster(api: Api, request: Any) -> bool:
 
 
 class RequestCharge:
-    """What one request of a limited client costs, and the wait that it has to tell its client."""
+    """The cost of a request of a limited client, and the wait that its answer names."""
 
     __slots__ = ("_connection", "_limits", "_muted_until", "_quotas")
 

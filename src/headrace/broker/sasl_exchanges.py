@@ -31,7 +31,7 @@ class Exchange(Protocol):
 
 
 class ExchangeParts(NamedTuple):
-    """What exchanges look things up in."""
+    """Users, tokens and keys that exchanges verify credentials against."""
 
     listener: ListenerSasl
     credentials: CredentialStore

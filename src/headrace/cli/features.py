@@ -85,7 +85,7 @@ _ARGUMENT = click.argument("levels", metavar="FEATURE=LEVEL...", nargs=-1, requi
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only say whether it could be done.")
 
 
-def _told(levels: dict[str, int], dry_run: bool, as_json: bool) -> None:
+def _print_levels(levels: dict[str, int], dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json({"changed": not dry_run, "features": levels})
         return
@@ -114,7 +114,7 @@ def upgrade(
     wanted = _levels(levels)
     with open_admin(bootstrap, timeout_s) as admin:
         admin.update_features(wanted, validate_only=dry_run)
-    _told(wanted, dry_run, as_json)
+    _print_levels(wanted, dry_run, as_json)
 
 
 @features.command(
@@ -139,4 +139,4 @@ def downgrade(
     wanted = _levels(levels)
     with open_admin(bootstrap, timeout_s) as admin:
         admin.update_features(wanted, downgrade=True, unsafe=unsafe, validate_only=dry_run)
-    _told(wanted, dry_run, as_json)
+    _print_levels(wanted, dry_run, as_json)

@@ -100,7 +100,7 @@ class ProgressLines:
         self._stderr = stderr
         self._shown = shown
         self._phase: RunPhase | None = None
-        self._told: dict[str, tuple[int, float]] = {}
+        self._printed: dict[str, tuple[int, float]] = {}
 
     def show(self, state: RunState) -> None:
         if not self._shown:
@@ -111,9 +111,9 @@ class ProgressLines:
                 self._print(f"pipeline {self._pipeline}: {_PHASES[state.phase]}")
         now = time.monotonic()
         for query in state.queries:
-            batches, at = self._told.get(query.name, (0, 0.0))
+            batches, at = self._printed.get(query.name, (0, 0.0))
             if query.batches > batches and (now - at > _LINE_S or not query.active):
-                self._told[query.name] = (query.batches, now)
+                self._printed[query.name] = (query.batches, now)
                 self._print(line_of(query))
 
     def warn(self, line: str) -> None:

@@ -140,7 +140,7 @@ class SecurityOptions(SaslOptions):
     )
 
     def client_security(self) -> ClientSecurity:
-        """What secures the connections of a client with these options."""
+        """TLS and login of the connections of a client with these options."""
         login = self.login() if self.security_protocol.uses_sasl else None
         if not self.security_protocol.uses_tls:
             return PLAIN if login is None else ClientSecurity(login=login)

@@ -241,7 +241,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self, request: Message, timeout_s: float, *, version_max: int | None = None
     ) -> "asyncio.Future[Any]":
         """Send a request now; the future gets its response, or ConnectionFailed."""
-        return self._ask(request, self.version_of(request.api_key, version_max), timeout_s)
+        return self._send_or_hold(request, self.version_of(request.api_key, version_max), timeout_s)
 
     def ask_unheld(
         self, request: Message, timeout_s: float, *, version_max: int | None = None
@@ -320,7 +320,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         except OSError as error:
             raise _connect_failed(self.address, error) from None
 
-    def _ask(self, request: Message, version: int, timeout_s: float) -> "asyncio.Future[Any]":
+    def _send_or_hold(
+        self, request: Message, version: int, timeout_s: float
+    ) -> "asyncio.Future[Any]":
         # The broker reads nothing while it throttles this connection.
         due = max(self._loop.time(), self._throttled_until) + timeout_s
         if self._held is not None:
@@ -424,7 +426,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         request = ApiVersionsRequest(
             client_software_name="headrace", client_software_version=__version__
         )
-        frame: Buffer = await self._ask(request, version, timeout_s)
+        frame: Buffer = await self._send_or_hold(request, version, timeout_s)
         refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big", signed=True) == _UNSUPPORTED
         try:
             # A broker that does not have our version answers in version 0 (KIP-511).

@@ -1,4 +1,4 @@
-"""What secures the connections of a client, or of a node to other nodes: TLS, and a login."""
+"""Security of outgoing connections, of clients and of nodes to other nodes: TLS and a login."""
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 

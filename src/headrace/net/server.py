@@ -233,7 +233,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return size + self._queued_bytes
 
     def stalled_s(self, now: float) -> tuple[float, int] | None:
-        """How long a request has been incomplete, and the bytes received; None if none is.
+        """Age of an incomplete request in seconds, and its bytes received; None if there is none.
 
         To be asked again and again: the first time that a request is seen it has been so for 0 s.
         What keeps this end from reading does not count.

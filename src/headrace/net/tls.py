@@ -146,7 +146,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._backlog_bytes = 0
         if failed_now:
             self._failure = closed_in_handshake(server_side=self._server_side)
-            self._tell(self._failure)
+            self._report(self._failure)
         self._above.connection_lost(self._failure or exc)
         self._transport = None
 
@@ -328,7 +328,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._failure = failure
         self._stop_timer()
         self._flush()
-        self._tell(failure)
+        self._report(failure)
         below = self._transport
         if below is None or below.is_closing():
             return
@@ -339,7 +339,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         else:
             below.close()
 
-    def _tell(self, failure: TlsFailed) -> None:
+    def _report(self, failure: TlsFailed) -> None:
         # A connection that is closed without a word is that of somebody who tries the port.
         if self._heard or not self._server_side or not self._eof_came:
             self._on_failed(failure)

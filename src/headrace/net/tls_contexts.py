@@ -124,7 +124,7 @@ class TlsContext:
 
 
 def _signatures(settings: TlsSettings) -> tuple[object, ...]:
-    """What changes when the files of settings do."""
+    """Fingerprint of the files of settings: it changes when a file is replaced."""
     found: list[object] = []
     for store in (settings.identity, settings.trust):
         for path in store.paths if store is not None else ():

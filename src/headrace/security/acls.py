@@ -45,7 +45,7 @@ class AclResourceType(IntEnum):
 
 
 class AclPatternType(IntEnum):
-    """How a pattern names resources: one by its name, or all whose names begin with a prefix.
+    """The kind of match of a pattern: a resource by its name, or all whose names have a prefix.
 
     ANY and MATCH are for filters: MATCH finds all patterns that a resource of that name matches.
     """

@@ -272,7 +272,7 @@ class BatchSealer:
 
 
 def _associated(header: memoryview, topic_id: bytes | None) -> bytes:
-    """What is authenticated with the records: everything but length, epoch and checksum.
+    """The fields authenticated with the records: all but length, epoch and checksum.
 
     Not the wrapped key either, so that it can be wrapped by another key.
     """

@@ -55,7 +55,7 @@ class KeySetError(HeadraceError):
 
 
 class TokenRules(NamedTuple):
-    """What a token must have to be believed, and the claims to read from it."""
+    """The requirements for a valid token, and the claims that are read from it."""
 
     issuer: str | None = None
     audiences: tuple[str, ...] = ()

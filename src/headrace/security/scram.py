@@ -68,7 +68,7 @@ def scram_mechanism(name: str) -> ScramMechanism | None:
 
 
 class ScramCredential(NamedTuple):
-    """What a server keeps of a password. It logs nobody in, but guesses can be tried on it."""
+    """The stored form of a password. It logs nobody in, but guesses can be tried on it."""
 
     salt: bytes
     stored_key: bytes

@@ -272,7 +272,7 @@ class IntactPrefix(NamedTuple):
     base_offset: int
     """That of the last segment with a sound batch."""
     position: int
-    """Where the sound batches of that segment end."""
+    """The position at which the sound batches of that segment end."""
     end_offset: int
     epoch: int
     """The leader epoch of the last sound batch."""

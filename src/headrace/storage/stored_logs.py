@@ -169,7 +169,7 @@ def current_logs(directories: Iterable[str]) -> dict[TopicPartition, tuple[str, 
 def encryption_of(
     partition: TopicPartition, directory: str, keyring: Keyring = NO_KEYS
 ) -> LogEncryption:
-    """What opens the encrypted batches of the log in a directory."""
+    """The decryptor of the encrypted batches of the log in a directory."""
     encryption = BatchEncryption(keyring, os.urandom)
     return LogEncryption(encryption, partition, lambda: read_topic_id(FILES, directory))
 

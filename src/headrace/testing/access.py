@@ -1,4 +1,4 @@
-"""How the clients of a test reach its brokers: in plain text, or by TLS and a login.
+"""Access of a test's clients to its brokers: in plain text, or by TLS and a login.
 
 Certificates are made once in a process, and all its secured brokers share them.
 """
@@ -44,7 +44,7 @@ class PlainAccess:
         return dict(from_properties(self.client_config(bootstrap), "admin"))
 
     def client_security(self) -> ClientSecurity:
-        """What secures a connection."""
+        """TLS and login of a connection."""
         return PLAIN
 
 

@@ -32,7 +32,7 @@ def ask(
     """The response of one broker; HeadraceError if there is none in time."""
     # The caller may be inside a running event loop, which cannot run another one.
     with closing(LoopThread("headrace-testing")) as thread:
-        return thread.run(_ask(address, request, timeout_s, security))
+        return thread.run(_send_request(address, request, timeout_s, security))
 
 
 def ask_all(
@@ -45,7 +45,7 @@ def ask_all(
 
     async def everybody() -> list[Any]:
         return await asyncio.gather(
-            *(_ask(address, request, timeout_s, security) for address in addresses),
+            *(_send_request(address, request, timeout_s, security) for address in addresses),
             return_exceptions=True,
         )
 
@@ -84,7 +84,7 @@ def create_topic(
         check(result.error_code, result.error_message, Subject("topic", name))
 
 
-async def _ask(
+async def _send_request(
     address: Address, request: Message, timeout_s: float, security: ClientSecurity
 ) -> Any:
     connection = await ClientConnection.open(address, timeout_s, security=security)

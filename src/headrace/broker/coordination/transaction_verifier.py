@@ -96,9 +96,9 @@ class TransactionVerifier:
         """
         question = _VerificationRequest(transactional_id, producer_id, producer_epoch, add)
         if not add:
-            return await self._ask(question, tuple(partitions))
+            return await self._request_verification(question, tuple(partitions))
         return await retry_while_concurrent_transaction(
-            lambda: self._ask(question, tuple(partitions)),
+            lambda: self._request_verification(question, tuple(partitions)),
             lambda verdicts: ErrorCode.CONCURRENT_TRANSACTIONS in verdicts.values(),
         )
 
@@ -112,7 +112,7 @@ class TransactionVerifier:
         _answer(await self._outboxes.stop(), {}, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._peers.close()
 
-    async def _ask(
+    async def _request_verification(
         self, question: _VerificationRequest, partitions: tuple[TopicPartition, ...]
     ) -> Verdicts:
         coordinator_id = self._coordinator_of(question.transactional_id)

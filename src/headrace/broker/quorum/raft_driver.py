@@ -211,7 +211,7 @@ class RaftDriver:
         if effects.fetch_snapshot is not None:
             self.on_snapshot(effects.fetch_snapshot)
         for node_id, request in effects.requests:
-            task = self.spawn(self._ask(node_id, request))
+            task = self.spawn(self._exchange(node_id, request))
             self._asking[task] = None
             task.add_done_callback(self._asking.pop)
         if effects.wake_fetches:
@@ -322,7 +322,7 @@ class RaftDriver:
         if not self.is_down:
             self.perform(self.node.tick(self.now_ms()))
 
-    async def _ask(self, node_id: int, request: Request) -> None:
+    async def _exchange(self, node_id: int, request: Request) -> None:
         message = wire.encode_request(
             request, self.peers.voter(node_id), self.peers.own, self.cluster_id
         )

@@ -99,7 +99,7 @@ class ReplicaFetcher:
         self.follower = FollowerState(session)
         self.partitions: dict[PartitionKey, Partition] = {}
         # Whether a request is at the leader, and whether its response is being written.
-        self.is_asking = False
+        self.is_fetching = False
         self.is_writing = False
         self._source_id = source_id
         self._link = link
@@ -148,7 +148,7 @@ class ReplicaFetcher:
                 await self._sleep_until(self.follower.due)
                 continue
             try:
-                response = await self._ask(request)
+                response = await self._send_fetch(request)
             except HeadraceError as error:
                 self.follower.failed()
                 self._note_failure(error)
@@ -190,14 +190,14 @@ class ReplicaFetcher:
             max_bytes=config.replica_fetch_response_max_bytes,
         )
 
-    async def _ask(self, request: FetchRequest) -> FetchResponse:
-        self.is_asking = True
+    async def _send_fetch(self, request: FetchRequest) -> FetchResponse:
+        self.is_fetching = True
         try:
             response: FetchResponse = await self._link.ask(
                 request, self._wait_ms / 1000 + self._timeout_s
             )
         finally:
-            self.is_asking = False
+            self.is_fetching = False
         if self._is_failing:
             self._is_failing = False
             logger.info("broker %d answers again", self._source_id)
@@ -491,7 +491,7 @@ class _SourceBroker:
 
     def add(self, followed: FollowedPartition, partition: Partition) -> None:
         self.remove(followed.key)
-        fetcher = self._newcomers if self._steady.is_asking else self._steady
+        fetcher = self._newcomers if self._steady.is_fetching else self._steady
         fetcher.add(followed, partition)
 
     def remove(self, key: PartitionKey) -> None:

@@ -102,7 +102,7 @@ def keyring_of(source: str, key_id: str = "") -> Keyring:
 
 
 class SegmentEncryption(NamedTuple):
-    """What opens the encrypted batches of a segment; its errors are those of the batches."""
+    """The decryptor of the batches of a segment; its errors become errors of the batches."""
 
     keys: BatchEncryption
     topic_id: bytes | None
@@ -249,7 +249,7 @@ def _dump_segment(path: Path, with_records: bool, keyring: Keyring) -> Iterator[
 
 
 def segment_encryption(path: Path, keyring: Keyring) -> SegmentEncryption:
-    """What opens the encrypted batches of a segment, by the topic id beside it."""
+    """The decryptor of the batches of a segment, by the topic id beside it."""
     return SegmentEncryption(
         BatchEncryption(keyring, os.urandom), read_topic_id(FILES, str(path.parent))
     )

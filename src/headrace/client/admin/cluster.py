@@ -175,7 +175,9 @@ async def describe_log_dirs(
     cluster: ClusterClient, broker_ids: Sequence[int]
 ) -> dict[int, tuple[LogDirectory, ...] | KafkaError]:
     """The data directories of brokers, in one attempt; each broker has its own outcome."""
-    answers = await _ask_each(cluster, broker_ids, DescribeLogDirsRequest(topics=None))
+    answers = await _describe_all_directories(
+        cluster, broker_ids, DescribeLogDirsRequest(topics=None)
+    )
     return {
         broker_id: answer
         if isinstance(answer, KafkaError)
@@ -189,23 +191,25 @@ async def describe_health(
 ) -> dict[int, BrokerHealth | KafkaError]:
     """The health of brokers, in one attempt; each broker has its own outcome."""
     request = DescribeLogDirsRequest(topics=None, include_health=True)
-    answers = await _ask_each(cluster, broker_ids, request)
+    answers = await _describe_all_directories(cluster, broker_ids, request)
     return {
         broker_id: answer if isinstance(answer, KafkaError) else _health(broker_id, answer)
         for broker_id, answer in answers.items()
     }
 
 
-async def _ask_each(
+async def _describe_all_directories(
     cluster: ClusterClient, broker_ids: Sequence[int], request: DescribeLogDirsRequest
 ) -> dict[int, DescribeLogDirsResponse | KafkaError]:
     deadline = cluster.deadline()
     await cluster.heard_view(deadline)
-    asked = [_ask(cluster, broker_id, request, deadline) for broker_id in broker_ids]
+    asked = [
+        _describe_directories(cluster, broker_id, request, deadline) for broker_id in broker_ids
+    ]
     return dict(zip(broker_ids, await asyncio.gather(*asked), strict=True))
 
 
-async def _ask(
+async def _describe_directories(
     cluster: ClusterClient, broker_id: int, request: DescribeLogDirsRequest, deadline: float
 ) -> DescribeLogDirsResponse | KafkaError:
     try:

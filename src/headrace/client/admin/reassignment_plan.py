@@ -288,7 +288,7 @@ def _with_even_leaders(
     """
     leads = dict.fromkeys(sorted(brokers), 0)
     leader = {tp: replicas[tp][0] for tp in sorted(replicas)}
-    handed: dict[int, dict[int, dict[TopicPartition, None]]] = {
+    movable: dict[int, dict[int, dict[TopicPartition, None]]] = {
         lead: {other: {} for other in leads} for lead in leads
     }
     topics: dict[int, Counter[str]] = {broker: Counter() for broker in leads}
@@ -296,29 +296,29 @@ def _with_even_leaders(
         leads[broker] += 1
         topics[broker][tp.topic] += 1
         for other in replicas[tp]:
-            handed[broker][other][tp] = None
+            movable[broker][other][tp] = None
     while True:
-        path = next(_handovers(leads, handed), None)
+        path = next(_leadership_paths(leads, movable), None)
         if path is None:
             break
         for old, new in pairwise(path):
             here, there = topics[old], topics[new]
-            tp = min(handed[old][new], key=lambda tp: (there[tp.topic] - here[tp.topic], tp))
+            tp = min(movable[old][new], key=lambda tp: (there[tp.topic] - here[tp.topic], tp))
             leader[tp] = new
             for broker, step in ((old, -1), (new, 1)):
                 leads[broker] += step
                 topics[broker][tp.topic] += step
             for other in replicas[tp]:
-                del handed[old][other][tp]
-                handed[new][other][tp] = None
+                del movable[old][other][tp]
+                movable[new][other][tp] = None
     return {
         tp: (leader[tp], *(broker for broker in given if broker != leader[tp]))
         for tp, given in replicas.items()
     }
 
 
-def _handovers(
-    leads: Mapping[int, int], handed: Mapping[int, Mapping[int, Mapping[TopicPartition, None]]]
+def _leadership_paths(
+    leads: Mapping[int, int], movable: Mapping[int, Mapping[int, Mapping[TopicPartition, None]]]
 ) -> Iterator[list[int]]:
     """The paths from brokers that lead too often, the worst first, to those that lead least."""
     for source in sorted(leads, key=lambda lead: (-leads[lead], lead)):
@@ -327,7 +327,7 @@ def _handovers(
         while waiting:
             here = waiting.popleft()
             for there in leads:
-                if there not in came_from and handed[here][there]:
+                if there not in came_from and movable[here][there]:
                     came_from[there] = here
                     waiting.append(there)
         sink = min(came_from, key=lambda broker: (leads[broker], broker))

@@ -64,23 +64,23 @@ class TopicWatch:
         self._on_topics = on_topics
         self._on_error = on_error
         self._on_away = on_away
-        self._look = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._warned: set[str] = set()
 
-    def look(self) -> None:
+    def look_up_now(self) -> None:
         """Look the topics up now, because the subscription changed."""
-        self._look.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Look the topics up periodically, until cancelled."""
         attempts = 0
         while True:
-            self._look.clear()
+            self._wakeup.clear()
             mode = self._subscription.mode
             wait_s = None
             if mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN):
                 try:
-                    wait_s = await self._look_once(mode)
+                    wait_s = await self._look_up_once(mode)
                     attempts = 0
                 except (ConnectionFailed, TimedOut, Unreachable, KafkaError) as error:
                     wait_s = self._cluster.backoff.delay_s(attempts, self._cluster.rng)
@@ -91,11 +91,11 @@ class TopicWatch:
                         self._on_away(error)
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._look.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 continue
 
-    async def _look_once(self, mode: SubscriptionMode) -> float:
+    async def _look_up_once(self, mode: SubscriptionMode) -> float:
         """Look the topics up and report them; returns how long the result is valid."""
         max_age_s = max(self._options.metadata_max_age_ms / 1000, 0.01)
         deadline = self._cluster.deadline()
@@ -394,7 +394,7 @@ class ConsumerEngine:
         elif self._is_member and self.subscription.mode is SubscriptionMode.TOPICS:
             assert self._group is not None, "only a group has members"
             self._group.subscription_changed()
-        self._watch.look()
+        self._watch.look_up_now()
         self._pump()
 
     async def _topics_seen(self, topics: Mapping[str, TopicInfo]) -> None:

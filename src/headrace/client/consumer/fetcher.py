@@ -362,7 +362,7 @@ class ConsumerFetcher:
             if len(idle.free_lanes) == len(LANES) and idle.quiet_until <= now:
                 del self._leaders[node]
         for node, partitions in doubtful.items():
-            self._ask(node, partitions)
+            self._validate_positions(node, partitions)
         for node, partitions in due.items():
             self._start(node, partitions, active[node])
 
@@ -504,7 +504,7 @@ class ConsumerFetcher:
         leader.quiet_until = self._cluster.clock.monotonic() + delay_s
         if isinstance(error, KafkaError) and not self._cluster.passes(error):
             for partition in flight.wanted:
-                self._tell(partition, error)
+                self._report_error(partition, error)
         else:
             self._cluster.forget({partition.state.tp.topic for partition in flight.wanted})
 
@@ -530,12 +530,12 @@ class ConsumerFetcher:
                 self._cluster.passes(error) and code is not ErrorCode.CORRUPT_MESSAGE
             )
         ):
-            told = answer.current_leader
-            if self._cluster.hear_leader(state.tp, told.leader_id, told.leader_epoch, node):
+            leader = answer.current_leader
+            if self._cluster.hear_leader(state.tp, leader.leader_id, leader.leader_epoch, node):
                 return
             self._lost(state.tp)
         else:
-            self._tell(wanted, error)
+            self._report_error(wanted, error)
 
     def _lost(self, tp: TopicPartition) -> None:
         """Refresh the leader of a partition, after a pause."""
@@ -543,7 +543,7 @@ class ConsumerFetcher:
         self._stale.add(tp.topic)
         self._cluster.forget([tp.topic])
 
-    def _ask(self, node: int, doubtful: list[PartitionState]) -> None:
+    def _validate_positions(self, node: int, doubtful: list[PartitionState]) -> None:
         with self._subscription.lock:
             doubts = [doubt_of(state, self._cluster.leader_of(state.tp)) for state in doubtful]
             for state in doubtful:
@@ -605,7 +605,7 @@ class ConsumerFetcher:
         if truncation is not None:
             self._on_truncated(state, truncation.offset, truncation.epoch)
 
-    def _tell(self, wanted: PartitionFetch, error: HeadraceError) -> None:
+    def _report_error(self, wanted: PartitionFetch, error: HeadraceError) -> None:
         with self._subscription.lock:
             current = self._subscription.is_current(wanted.state, wanted.generation)
         if current:

@@ -73,23 +73,23 @@ class SharedTopics:
         self._cluster = cluster
         self._max_age_s = max_age_s
         self._create = create
-        self._asked_at = cluster.clock.monotonic()
+        self._refreshed_at = cluster.clock.monotonic()
         self.counts: dict[str, int] = {}
 
     async def count(self, topics: Collection[str]) -> None:
         """Look the counts up again, for a new assignment."""
-        counted = await self._ask(topics)
+        counted = await self._partition_counts(topics)
         self.counts = {name: count for name, count in counted.items() if count}
 
     async def changed(self, topics: Collection[str]) -> str | None:
         """A topic whose partition count changed, or None. Stale metadata is refreshed first."""
-        age_s = self._cluster.clock.monotonic() - self._asked_at
+        age_s = self._cluster.clock.monotonic() - self._refreshed_at
         # A topic that does not exist is looked up on every call.
         if age_s < self._max_age_s and all(name in self.counts for name in topics):
             counts = self._known(topics)
         else:
             try:
-                counts = await self._ask(topics)
+                counts = await self._partition_counts(topics)
             except (KafkaError, TimedOut, Unreachable):
                 return None
         return next(
@@ -101,12 +101,12 @@ class SharedTopics:
         found = {name: self._cluster.known_topic(name) for name in topics}
         return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
 
-    async def _ask(self, topics: Collection[str]) -> dict[str, int]:
+    async def _partition_counts(self, topics: Collection[str]) -> dict[str, int]:
         deadline = self._cluster.deadline()
         view = await self._cluster.retrying(
             lambda: self._cluster.refresh(topics, deadline, create=self._create), deadline
         )
-        self._asked_at = self._cluster.clock.monotonic()
+        self._refreshed_at = self._cluster.clock.monotonic()
         counts = {name: len(topic.partitions) for name, topic in view.topics.items()}
         for name in self.counts.keys() & set(topics) - counts.keys():
             # Only a topic that does not exist has no partitions: others cannot be described at the
@@ -183,7 +183,7 @@ class GroupMember:
         # Set and cleared at once whenever the membership changes: it wakes all waiting tasks.
         self._moved = asyncio.Event()
         # Whether a join or sync is in flight, which needs no poll by the application.
-        self._is_asking = False
+        self._is_joining = False
         self._attempts = 0
         self._polled_at = cluster.clock.monotonic()
         # Partitions that are no longer ours: other members may have committed in them.
@@ -290,7 +290,7 @@ class GroupMember:
             return MembershipIdentity()
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline - self._cluster.clock.monotonic()):
-                while membership.phase is not JoinPhase.STABLE and self._is_asking:
+                while membership.phase is not JoinPhase.STABLE and self._is_joining:
                     await self._moved.wait()
         if membership.phase in (JoinPhase.JOINING, JoinPhase.SYNCING):
             raise _commit_failed(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -357,7 +357,7 @@ class GroupMember:
             return
         begun = self._cluster.clock.monotonic()
         verdict = JoinOutcome.ELSEWHERE
-        self._is_asking = True
+        self._is_joining = True
         _log.info("%s joins: %s", self._name, membership.rejoin_reason or "the last join failed")
         try:
             verdict = await self._join(topics)
@@ -367,7 +367,7 @@ class GroupMember:
             if not self._cluster.passes(error):
                 raise
         finally:
-            self._is_asking = False
+            self._is_joining = False
             self._announce()
         if verdict is JoinOutcome.DONE:
             self._attempts = 0
@@ -382,12 +382,12 @@ class GroupMember:
         verdict = JoinOutcome.AGAIN
         while verdict is JoinOutcome.AGAIN:
             request = membership.join(topics, self._host.owned())
-            verdict = membership.joined(await self._ask(request, timeout_s))
+            verdict = membership.joined(await self._call_coordinator(request, timeout_s))
         if verdict is not JoinOutcome.DONE:
             return verdict
         if membership.is_leader:
             await self._shared.count(membership.group_topics)
-        response = await self._ask(membership.sync(self._shared.counts), timeout_s)
+        response = await self._call_coordinator(membership.sync(self._shared.counts), timeout_s)
         try:
             return membership.synced(response)
         except ProtocolError as error:
@@ -460,7 +460,7 @@ class GroupMember:
         begun = self._cluster.clock.monotonic()
         timeout_s = min(self._cluster.request_timeout_s, self._options.session_timeout_ms / 1000)
         try:
-            response = await self._ask(membership.heartbeat(), timeout_s)
+            response = await self._call_coordinator(membership.heartbeat(), timeout_s)
         except (ConnectionFailed, TimedOut, Unreachable):
             # As in Java the partitions are kept: only a coordinator can reassign them.
             self._coordinators.forget(self._group_id)
@@ -523,9 +523,9 @@ class GroupMember:
         timeout_s = min(LEAVE_S_MAX, self._cluster.request_timeout_s)
         with suppress(HeadraceError):
             # In another lane than a waiting join of ours.
-            await self._ask(request, timeout_s, COMMON_LANE)
+            await self._call_coordinator(request, timeout_s, COMMON_LANE)
 
-    async def _ask(self, request: Message, timeout_s: float, lane: str = LANE) -> Any:
+    async def _call_coordinator(self, request: Message, timeout_s: float, lane: str = LANE) -> Any:
         """Send a request to the coordinator once."""
         deadline = self._cluster.deadline(min(timeout_s, self._cluster.request_timeout_s))
         node_id = await self._coordinators.node_of(self._group_id, deadline)

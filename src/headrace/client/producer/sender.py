@@ -50,12 +50,12 @@ class IdempotentIdentity:
         self._cluster = cluster
         self._start = start
         self._answered = answered
-        self._asking: asyncio.Task[None] | None = None
+        self._request_task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
         """Request an identity, unless a request is under way."""
-        if self._asking is None:
-            self._asking = self._start(self._ask())
+        if self._request_task is None:
+            self._request_task = self._start(self._request_identity())
 
     def lose(self, queue: PartitionQueue) -> None:
         """Renumber the batches of a partition.
@@ -66,7 +66,7 @@ class IdempotentIdentity:
             self.current = self.current.next_epoch()
         queue.use_identity(None)
 
-    async def _ask(self) -> None:
+    async def _request_identity(self) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         error: HeadraceError | None = None
         try:
@@ -75,7 +75,7 @@ class IdempotentIdentity:
             self.current = ProducerIdentity(response.producer_id, response.producer_epoch)
         except HeadraceError as caught:
             error = caught
-        self._asking = None
+        self._request_task = None
         self._answered(error)
 
 

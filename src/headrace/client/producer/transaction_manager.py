@@ -329,7 +329,7 @@ class TransactionManager:
             return response
 
         try:
-            response = await self._ask(ask, deadline)
+            response = await self._call_coordinator(ask, deadline)
         except KafkaError as error:
             if known_as != NOBODY or is_fatal(error):
                 raise self._break_off(error) from None
@@ -504,9 +504,11 @@ class TransactionManager:
         async def ask(node: int, until: float) -> Any:
             return await self._call(node, request, until, error_of, version_max)
 
-        return await self._ask(ask, self._deadline() if deadline is None else deadline)
+        return await self._call_coordinator(ask, self._deadline() if deadline is None else deadline)
 
-    async def _ask(self, ask: Callable[[int, float], Awaitable[Any]], deadline: float) -> Any:
+    async def _call_coordinator(
+        self, ask: Callable[[int, float], Awaitable[Any]], deadline: float
+    ) -> Any:
         return await self._coordinators.ask_one(self.state.transactional_id, ask, deadline)
 
     async def _call(

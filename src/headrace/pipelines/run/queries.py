@@ -307,7 +307,7 @@ class PipelineRun:
     def wait(self) -> None:
         """Wait until all queries have ended, one has failed, or a stop is requested."""
         try:
-            while self._look() and not self._stop.requested:
+            while self._update_queries() and not self._stop.requested:
                 time.sleep(_POLL_S)
         except HeadraceError:
             self._abandon()
@@ -351,16 +351,16 @@ class PipelineRun:
         own = part.trigger if isinstance(part, Sink) else None
         return own or self._pipeline.trigger
 
-    def _look(self) -> bool:
+    def _update_queries(self) -> bool:
         """Update the progress of the queries; returns whether one is still active."""
         active = False
         for query in self._queries:
             with explaining(self._pipeline, query.part):
-                active = self._look_at(query) or active
+                active = self._update_query(query) or active
         self._publish(self.state.phase)
         return active
 
-    def _look_at(self, one: _RunningQuery) -> bool:
+    def _update_query(self, one: _RunningQuery) -> bool:
         if one.outage is not None and self._is_away(one, one.outage):
             return True
         active = one.query.isActive

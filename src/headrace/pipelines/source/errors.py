@@ -29,14 +29,14 @@ class LossHandling:
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def report(self, what: str) -> None:
         """Raise DataLoss, or log a warning the first time."""
         if self._fail:
             raise DataLoss(f"{what}; {ADVICE}")
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             _log.warning("%s; the query goes on, as failOnDataLoss is false", what)
 
 

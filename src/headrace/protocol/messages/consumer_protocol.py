@@ -1,4 +1,4 @@
-"""What consumers put into the opaque bytes of JoinGroup and SyncGroup."""
+"""Subscriptions and assignments of consumers: the opaque bytes in JoinGroup and SyncGroup."""
 
 from headrace.protocol.schema import (
     Message,

@@ -71,7 +71,7 @@ def main() -> int:
             done, cpu_s = done + 1, cpu_s + outcome.cpu_s
             virtual_s, events = virtual_s + outcome.virtual_s, events + outcome.events
             acknowledged += outcome.acknowledged
-            _tell(outcome, options)
+            _print_outcome(outcome, options)
             if outcome.problem:
                 failed += 1
                 if not options.keep_going:
@@ -85,7 +85,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _tell(outcome: RunOutcome, options: argparse.Namespace) -> None:
+def _print_outcome(outcome: RunOutcome, options: argparse.Namespace) -> None:
     """Print the result of a run, and after a failure the command that repeats it."""
     _say(
         f"seed {outcome.seed}: {outcome.problem or 'ok'} ({outcome.virtual_s:.0f} s simulated,"

@@ -122,11 +122,11 @@ class RecreatedTopics:
                     created = await admin.create_topic(TOPIC, 1, len(self._cluster.hosts))
                     self._offsets.recreated()
                     if await self._is_known(created.topic_id):
-                        await self._look(admin)
+                        await self._check_offsets(admin)
                         if is_open:
                             with suppress(HeadraceError):
                                 await producer.commit_transaction()
-                            await self._look(admin)
+                            await self._check_offsets(admin)
                         await self._commit(admin, host)
                 finally:
                     with suppress(HeadraceError):
@@ -159,7 +159,7 @@ class RecreatedTopics:
         for _ in range(host.rng.randint(1, _COMMITS_MAX)):
             with suppress(HeadraceError):
                 await admin.alter_group_offsets(GROUP, {_PARTITION: self._offsets.new()})
-            await self._look(admin)
+            await self._check_offsets(admin)
             await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
 
     async def _is_known(self, topic_id: bytes) -> bool:
@@ -174,7 +174,7 @@ class RecreatedTopics:
             await asyncio.sleep(_POLL_S)
         return False
 
-    async def _look(self, admin: aio.Admin) -> None:
+    async def _check_offsets(self, admin: aio.Admin) -> None:
         try:
             offsets = await admin.group_offsets(GROUP)
         except HeadraceError:

@@ -442,7 +442,7 @@ class SimulatedFiles(Files):
         return self._disk.find(path) is not None
 
     def modified_ms(self, path: str) -> int:
-        node = self._look("inspect", path)
+        node = self._node("inspect", path)
         return int(node.modified_s * 1000) if isinstance(node, FileNode) else 0
 
     def list_directory(self, path: str) -> list[str]:
@@ -474,7 +474,7 @@ class SimulatedFiles(Files):
             raise storage_error("create directory", path, error) from error
 
     def rename(self, old: str, new: str) -> None:
-        node = self._look("rename", old)
+        node = self._node("rename", old)
         try:
             source, old_name = self._disk.parent(old)
             target, new_name = self._disk.parent(new)
@@ -526,7 +526,7 @@ class SimulatedFiles(Files):
         return SimulatedLock(self._disk, path)
 
     def space(self, path: str) -> tuple[int, int]:
-        self._look("inspect", path)
+        self._node("inspect", path)
         limit = self._disk.limit_bytes
         if limit is None:
             return _DISK_BYTES, _DISK_BYTES
@@ -540,7 +540,7 @@ class SimulatedFiles(Files):
         if self._generation != self._disk.generation:
             raise HostCrashed("the process that used this disk is dead")
 
-    def _look(self, action: str, path: str) -> Node:
+    def _node(self, action: str, path: str) -> Node:
         self._check()
         try:
             return self._disk.node(path)
