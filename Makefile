@@ -37,7 +37,7 @@ PURE_TESTS := tests/unit/test_build.py tests/unit/client/producer $(filter-out \
 # What `make compat`, `make test-spark` and `make check` run.
 ELSEWHERE := $(patsubst %,--ignore=tests/%,compat spark test_tidy.py)
 
-.PHONY: help venv demo up test test-others test-pure test-spark check coverage bench compat pythons dist \
+.PHONY: help venv demo up test test-others test-pure test-spark check coverage bench compat pythons docs dist \
 	sim soak clean
 
 help: ## List the targets
@@ -114,7 +114,11 @@ compat: venv ## Run what others made against a broker: kcat, every client, Kafka
 pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed
 	@tools/check_pythons.sh $(ARGS)
 
-dist: venv ## Build sdist and wheel in ./dist, and try the wheel in an empty environment
+# What `headrace docs` shows, and what `make dist` packs; strict about links and anchors.
+docs: venv ## Build the documentation as a site in build/docs/site, and for `headrace docs`
+	@$(PY) tools/build_docs.py
+
+dist: venv docs ## Build sdist and wheel in ./dist, and try the wheel in an empty environment
 	@tools/check_dist.sh
 
 # How many simulated clusters to run, from seed 0 on; SEED=n runs that one alone.
@@ -128,7 +132,7 @@ soak: venv ## Kill brokers, clusters, copiers and pipelines time and again, send
 
 clean: ## Remove what was built; data in ./headrace-data stays
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
-	@find src/headrace \( -name '*.so' -o -name '*.c' \) -delete
+	@find src/headrace \( -name '*.so' -o -name '*.c' -o -name documentation.zip \) -delete
 	@find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.tools: constraints.txt tools/bootstrap.sh

@@ -195,7 +195,7 @@ TESTED_ELSEWHERE = {
 
 GENERATED = {"build", "dist", "headrace-data", "__pycache__"}
 HIDDEN_BUT_OURS = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml"}
-BINARY = {".bin", ".gz", ".png", ".so", ".log", ".index", ".timeindex", ".snapshot"}
+BINARY = {".bin", ".gz", ".png", ".so", ".zip", ".log", ".index", ".timeindex", ".snapshot"}
 
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.}])/(?:root|work|home|Users)/[\w.]")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build dist/*.tar.gz and, from what is in it, dist/*.whl; install the wheel into an empty
-# environment, as a user would, and run the smoke test there. `make dist` calls it.
+# environment, as a user would, and run the smoke test there. `make dist` calls it, after it has built
+# the documentation, which both carry.
 #
 #   tools/check_dist.sh [PYTHON]      with `build`, setuptools and Cython in it; .venv's by default
 #
@@ -28,5 +29,8 @@ du -h dist/*
 echo "==> trying the wheel in an empty environment"
 "$python" -m venv "$environment"
 "$environment/bin/python" -m pip --disable-pip-version-check install --quiet -c constraints.txt dist/*.whl
+"$environment/bin/python" -c '
+from headrace.cli.docs import packaged_site
+assert packaged_site().page("/quick-start.html"), "the documentation is not in the wheel"'
 HEADRACE_EXPECT_BUILD=$("$python" tools/codec_build.py expected) "$environment/bin/python" tools/smoke.py
 rm -rf "$environment"

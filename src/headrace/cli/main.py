@@ -59,6 +59,7 @@ SUBCOMMANDS = {
         "headrace.cli.certs", "certs", "Make certificates for development and tests."
     ),
     "keys": Subcommand("headrace.cli.keys", "keys", "Make and rotate keys of encrypted topics."),
+    "docs": Subcommand("headrace.cli.docs", "docs", "Show the documentation in a browser."),
     "log": Subcommand("headrace.cli.log", "log", "Look into the files of a broker."),
 }
 
