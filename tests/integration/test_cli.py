@@ -394,3 +394,29 @@ def test_a_terminal_gets_tables_progress_and_questions(cli: Cli, tmp_path: Path)
     status, shown = on_terminal(cli, ["topics", "delete", "a"], b"y\n")
     assert status == 0
     assert "deleted topic a" in shown
+
+
+def test_what_records_and_groups_contain_does_not_command_a_terminal(cli: Cli) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eexe.gpj " + 1_000_000 * "x"
+    cli.run("topics", "create", "a", "--config", "max.message.bytes=4000000")
+    document = json.dumps({"key": hostile, "value": hostile}) + "\n"
+    cli.run("produce", "a", "--format", "json", stdin=document.encode())
+    cli.run("groups", "reset-offsets", hostile[:40], "--topic", "a", "--to-latest", "--execute")
+    for arguments in (
+        ["consume", "a"],
+        ["consume", "a", "--json"],
+        ["consume", "a", "--format", "table"],
+        ["consume", "a", "--format", "%k %v\\n"],
+        ["groups", "list"],
+        ["groups", "list", "--json"],
+        ["groups", "describe"],
+        ["groups", "describe", hostile[:40] + "?"],
+    ):
+        _, shown = on_terminal(cli, arguments)
+        assert "owned" in shown, arguments
+        # Tables have colours of their own.
+        colours = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+        assert not set(colours) & {"\x1b", "\x07", "\x9b", "\u202e"}, arguments
+    # In a pipe the bytes of the record are what is asked for.
+    assert cli.run("consume", "a").stdout == hostile.encode() + b"\n"
+    assert cli.json("groups", "list")["groups"][0]["name"] == hostile[:40]

@@ -14,7 +14,6 @@ from headrace.cli.output import (
     counted,
     print_json,
     print_table,
-    printable,
     timestamp_text,
 )
 from headrace.cli.partitions import (
@@ -37,6 +36,7 @@ from headrace.cli.reassignment_moves import (
     sizes_on,
     summary,
 )
+from headrace.cli.terminal_text import printable
 from headrace.client.admin.cluster import BrokerHealth
 from headrace.client.admin.reassignment_plan import make_plan
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
@@ -74,7 +74,7 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
     if as_json:
         print_json({"cluster_id": cluster.cluster_id, "brokers": documents})
         return
-    click.echo(f"Cluster {cluster.cluster_id}")
+    click.echo(printable(f"Cluster {cluster.cluster_id}"))
     print_table(
         ["BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "BEHIND", "SIZE"],
         [

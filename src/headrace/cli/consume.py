@@ -16,12 +16,15 @@ from headrace.cli.output import (
     Format,
     counted,
     json_line,
+    json_shown,
     table_format,
     table_heading,
     template_format,
     value_line,
+    value_shown,
 )
 from headrace.cli.partitions import FORMS, check_numbers, find_ranges, parse_start
+from headrace.cli.terminal_text import is_terminal
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.topics import EARLIEST, LATEST
 from headrace.client.consumer.consumer import Consumer
@@ -247,16 +250,17 @@ def _choose_format(text: str | None, as_json: bool, show_topic: bool) -> tuple[F
     """The printer of records, and the header before the first."""
     if as_json and text not in (None, "json"):
         raise click.UsageError("--json and --format say different things.")
+    shown = is_terminal()
     if as_json or text == "json":
-        return json_line, b""
+        return json_shown if shown else json_line, b""
     if text in (None, "value"):
-        return value_line, b""
+        return value_shown if shown else value_line, b""
     if text == "table":
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        width = shutil.get_terminal_size().columns if shown else None
         return table_format(show_topic, width), table_heading(show_topic)
     if "%" not in text:
         raise click.UsageError(f"--format {text!r} is none of value, json, table, and has no %.")
-    return template_format(text), b""
+    return template_format(text, shown=shown), b""
 
 
 def _partitions(admin: Admin, names: Sequence[str], numbers: Sequence[int]) -> list[TopicPartition]:

@@ -9,7 +9,8 @@ import click
 
 from headrace.cli.clients import SOON_S, controller_of, open_admin, outcomes_of
 from headrace.cli.options import client_options, examples
-from headrace.cli.output import counted, print_json, printable
+from headrace.cli.output import counted, print_json
+from headrace.cli.terminal_text import printable
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.reassignments import Reassignment
 from headrace.client.errors import TimedOut

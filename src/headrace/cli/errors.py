@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import click
 
+from headrace.cli.terminal_text import printable
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, code_words
 
 _NEXT_STEPS = {
@@ -63,4 +64,4 @@ def report(failures: Iterable[KafkaError]) -> int:
 
 def one_line(text: str) -> str:
     """The text without line breaks and without the full stop that would stand before a `;`."""
-    return " ".join(text.split()).rstrip(".")
+    return printable(" ".join(text.split())).rstrip(".")

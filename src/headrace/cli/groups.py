@@ -11,6 +11,7 @@ from headrace.cli.options import client_options, confirm_deletion, examples, yes
 from headrace.cli.output import counted, print_json, print_table
 from headrace.cli.partitions import ChosenPartitions, partitions_text, topic_option
 from headrace.cli.reset_offsets import reset_offsets
+from headrace.cli.terminal_text import printable
 from headrace.client.admin.admin_requests import by_topic
 from headrace.client.admin.groups import (
     GroupDescription,
@@ -158,7 +159,10 @@ def _print_state(group: GroupDescription) -> None:
     protocol = f", protocol {group.protocol}" if group.protocol else ""
     members = counted(len(group.members), "member") if group.members else "no members"
     click.echo(
-        f"Group {group.name}: {group.state}, {members}{protocol}, coordinator {group.coordinator}"
+        printable(
+            f"Group {group.name}: {group.state}, {members}{protocol},"
+            f" coordinator {group.coordinator}"
+        )
     )
 
 
@@ -263,7 +267,7 @@ def delete(
         print_json({"groups": [{"name": name, "deleted": True} for name in deleted]})
     else:
         for name in deleted:
-            click.echo(f"deleted group {name}")
+            click.echo(printable(f"deleted group {name}"))
     return report(errors.values())
 
 

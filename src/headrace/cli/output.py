@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from headrace.cli.terminal_text import for_terminal, is_terminal, printable, printable_json
 from headrace.protocol.consumer_records import ConsumerRecord
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
 
 def print_json(document: Any) -> None:
     """Print a JSON document on one line."""
-    click.echo(json.dumps(document, ensure_ascii=False))
+    text = json.dumps(document, ensure_ascii=False)
+    click.echo(printable_json(text) if is_terminal() else text)
 
 
 def print_table(
@@ -50,11 +50,6 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], err: bool
         # Text, not markup: square brackets belong to the data.
         table.add_row(*map(Text, row))
     Console(stderr=err).print(table)
-
-
-def printable(text: str) -> str:
-    """The text with control characters escaped, so that data cannot command the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def bytes_text(count: float) -> str:
@@ -186,8 +181,21 @@ _FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
 }
 
 
-def template_format(template: str) -> Format:
-    """A format from a template like kcat's; a usage error names an unknown field."""
+def value_shown(record: ConsumerRecord) -> bytes:
+    """The value of a record for a terminal, and a newline."""
+    return for_terminal(record.value or b"") + b"\n"
+
+
+def json_shown(record: ConsumerRecord) -> bytes:
+    """A record as one JSON object for a terminal."""
+    return printable_json(json_line(record).decode()).encode()
+
+
+def template_format(template: str, *, shown: bool = False) -> Format:
+    """A format from a template like kcat's; a usage error names an unknown field.
+
+    If `shown`, fields are made safe for a terminal; what the template itself says stays.
+    """
     parts: list[bytes | Format] = []
     position = 0
     for match in _TOKEN.finditer(template):
@@ -198,7 +206,8 @@ def template_format(template: str) -> Format:
                 raise click.UsageError(
                     f"--format has no %{match['field']}; it has {TEMPLATE_FIELDS}."
                 )
-            parts.append(_FIELDS[match["field"]])
+            field = _FIELDS[match["field"]]
+            parts.append(_shown_field(field) if shown else field)
         elif match["hex"]:
             parts.append(bytes.fromhex(match["hex"]))
         elif match["escape"] in _ESCAPES:
@@ -213,6 +222,10 @@ def template_format(template: str) -> Format:
         return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
     return one
+
+
+def _shown_field(field: Format) -> Format:
+    return lambda record: for_terminal(field(record))
 
 
 class ProgressDisplay:

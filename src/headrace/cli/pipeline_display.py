@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import click
 
-from headrace.cli.output import print_table, printable
+from headrace.cli.output import print_table
+from headrace.cli.terminal_text import printable
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.run_state import RunPhase, RunState
 

@@ -22,6 +22,7 @@ from headrace.cli.partitions import (
     parse_time_ms,
     topic_option,
 )
+from headrace.cli.terminal_text import printable
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.admin_requests import by_topic
 from headrace.client.admin.groups import EMPTY, GroupDescription
@@ -328,7 +329,9 @@ def _check_stopped(name: str, group: GroupDescription | KafkaError) -> None:
     if isinstance(group, KafkaError):
         if group.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise group
-        click.echo(f"headrace: group {name} does not exist yet; a reset makes it", err=True)
+        click.echo(
+            printable(f"headrace: group {name} does not exist yet; a reset makes it"), err=True
+        )
     elif group.state != EMPTY:
         members = counted(len(group.members), "member")
         raise OffsetResetRefused(
@@ -423,4 +426,4 @@ def _print_resets(
     if not executed:
         click.echo("Dry run, nothing is changed; add --execute to do it.", err=True)
     elif resets:
-        click.echo(f"Reset {counted(len(resets), 'offset')} of group {name}.", err=True)
+        click.echo(printable(f"Reset {counted(len(resets), 'offset')} of group {name}."), err=True)

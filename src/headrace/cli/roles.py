@@ -8,6 +8,7 @@ from headrace.cli.acls import named_resources, print_acls, resource_options, wan
 from headrace.cli.clients import open_admin
 from headrace.cli.options import client_options, confirm_deletion, examples, yes_option
 from headrace.cli.output import print_json, print_table
+from headrace.cli.terminal_text import printable
 
 _NAME = click.argument("name", metavar="ROLE")
 _MEMBERS = click.argument("members", metavar="MEMBER...", nargs=-1, required=True)
@@ -76,8 +77,8 @@ def describe(name: str, bootstrap: str, timeout_s: float, as_json: bool) -> None
     with open_admin(bootstrap, timeout_s) as admin:
         [role] = admin.describe_roles([name]).values()
     if not as_json:
-        click.echo(f"{role.name}: {role.description}" if role.description else role.name)
-        click.echo("members: " + (", ".join(role.members) or "none"))
+        click.echo(printable(f"{role.name}: {role.description}" if role.description else role.name))
+        click.echo(printable("members: " + (", ".join(role.members) or "none")))
         print_acls(role.rights, as_json=False)
         return
     print_json(

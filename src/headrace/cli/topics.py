@@ -15,7 +15,8 @@ from headrace.cli.options import (
     unique,
     yes_option,
 )
-from headrace.cli.output import counted, print_json, print_table, printable
+from headrace.cli.output import counted, print_json, print_table
+from headrace.cli.terminal_text import printable
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.cluster import ReplicaProblem
 from headrace.client.admin.topics import EARLIEST, LATEST, NewTopic

@@ -8,6 +8,7 @@ from headrace.cli.clients import now_ms, open_admin, outcomes_of
 from headrace.cli.options import client_options, confirm, examples
 from headrace.cli.output import print_json, print_table
 from headrace.cli.partitions import chosen_partitions, parse_partitions, partitions_text
+from headrace.cli.terminal_text import printable
 from headrace.client.admin.admin import Admin
 from headrace.client.admin.transactions import (
     STATES,
@@ -173,7 +174,7 @@ def _document(one: TransactionDescription) -> dict[str, Any]:
 def _tell_errors(outcomes: dict[str, Any]) -> int:
     errors = [outcome for outcome in outcomes.values() if isinstance(outcome, KafkaError)]
     for error in errors:
-        click.echo(f"headrace: {error.detail or error.code.name}", err=True)
+        click.echo(printable(f"headrace: {error.detail or error.code.name}"), err=True)
     return 1 if errors else 0
 
 

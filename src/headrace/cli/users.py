@@ -13,7 +13,8 @@ import click
 
 from headrace.cli.clients import open_admin
 from headrace.cli.options import client_options, confirm_deletion, examples, json_option, yes_option
-from headrace.cli.output import print_json, print_table, printable
+from headrace.cli.output import print_json, print_table
+from headrace.cli.terminal_text import printable
 from headrace.client.admin.users import ScramDeletion, ScramUpsertion
 from headrace.errors import ConfigError
 from headrace.security.scram import (

@@ -1,6 +1,7 @@
 import pytest
 
-from headrace.cli.output import bytes_text, counted, print_table, printable
+from headrace.cli.output import bytes_text, counted, print_table
+from headrace.cli.terminal_text import printable
 
 
 def test_a_table_for_a_pipe_is_aligned_and_keeps_long_cells_whole(

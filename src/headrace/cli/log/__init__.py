@@ -24,7 +24,8 @@ from headrace.cli.log.scrub import ScrubResult, scrub_directory
 from headrace.cli.log.strays import strays
 from headrace.cli.log.verify import Findings, check_files
 from headrace.cli.options import examples, json_option
-from headrace.cli.output import bytes_text, counted, print_json, printable, timestamp_text
+from headrace.cli.output import bytes_text, counted, print_json, timestamp_text
+from headrace.cli.terminal_text import printable
 from headrace.security.keyring import Keyring
 
 PROBLEMS_SHOWN_MAX = 100

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from headrace.cli.options import examples
-from headrace.cli.output import bytes_text, counted, printable
+from headrace.cli.output import bytes_text, counted
+from headrace.cli.terminal_text import printable
 from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
 from headrace.metadata.records import MetadataError, decode_control_batch, decode_record
