@@ -90,6 +90,7 @@ TESTED_ELSEWHERE = {
     "broker/handlers/delegation_tokens.py": "integration/security/test_sasl_clients.py",
     "broker/sasl_exchanges.py": "integration/security/test_sasl_clients.py",
     "broker/token_keys.py": "integration/security/test_sasl_clients.py",
+    "cli/top.py": "integration/test_top.py",
     "cli/users.py": "integration/security/test_users_cli.py",
     "client/admin/users.py": "integration/security/test_sasl_clients.py",
     "client/sasl_options.py": "integration/security/test_sasl_clients.py",

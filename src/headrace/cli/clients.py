@@ -41,14 +41,18 @@ def open_admin(bootstrap: str, timeout_s: float) -> Admin:
 
     It connects at its first request.
     """
-    cluster = ClusterClient(
+    return Admin.over(open_cluster(bootstrap, timeout_s))
+
+
+def open_cluster(bootstrap: str, timeout_s: float) -> ClusterClient:
+    """The cluster that `--bootstrap-server` names, for the asyncio clients."""
+    return ClusterClient(
         _addresses(bootstrap),
         client_id=CLIENT_ID,
         request_timeout_s=timeout_ms_of(timeout_s) / 1000,
         patient=False,
         security=connection_security(),
     )
-    return Admin.over(cluster)
 
 
 @contextmanager

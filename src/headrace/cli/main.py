@@ -48,6 +48,7 @@ SUBCOMMANDS = {
         "headrace.cli.brokers", "brokers", "Watch, drain and remove brokers; elect leaders."
     ),
     "reassign": Subcommand("headrace.cli.reassign", "reassign", "Move partitions between brokers."),
+    "top": Subcommand("headrace.cli.top", "top", "Watch a cluster live."),
     "doctor": Subcommand("headrace.cli.doctor", "doctor", "Tell what is wrong with a cluster."),
     "quorum": Subcommand("headrace.cli.quorum", "quorum", "Show and change the controllers."),
     "features": Subcommand("headrace.cli.features", "features", "Show and change feature levels."),
@@ -90,7 +91,12 @@ class RootGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
-            raise click.exceptions.NoSuchCommand(args[0], possibilities=SUBCOMMANDS, ctx=ctx)
+            # Only needed after a mistake.
+            from headrace.options import nearest  # noqa: PLC0415
+
+            near = nearest(args[0], SUBCOMMANDS)
+            names = [near] if near else []
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=names, ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def main(  # type: ignore[override]  # the result is always an exit
