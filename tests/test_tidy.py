@@ -100,7 +100,6 @@ TESTED_ELSEWHERE = {
     "broker/coordination/completion_queue.py": (
         "unit/broker/coordination/test_transaction_coordinator.py"
     ),
-    "broker/forwarding.py": "unit/broker/test_authorization.py",
     "broker/handlers/configs.py": "integration/test_config_resources.py",
     "broker/handlers/find_coordinator.py": "integration/groups/test_bad_group_requests.py",
     "broker/handlers/groups.py": "integration/groups/test_rebalancing.py",

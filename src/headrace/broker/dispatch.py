@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterable
 from inspect import isawaitable
 
 from headrace.broker.apis import Audience, QuotaClass, ServedApi
-from headrace.broker.forwarding import forward
+from headrace.broker.forwarding import forward, forward_if_moved
 from headrace.broker.handlers import fetch
 from headrace.broker.metrics import RequestMetrics
 from headrace.broker.node import Node
@@ -135,7 +135,10 @@ class Dispatcher:
         try:
             if charge is not None and not self._may_go_on(charge, row, request, frame):
                 return fetch.throttled(context, request)
-            return answer(row, context, request)
+            response = answer(row, context, request)
+            if row.forwarded and isawaitable(response):
+                return forward_if_moved(context, bytes(frame), response)
+            return response
         except Exception as error:
             _report_if_bug(row, header, error)
             raise

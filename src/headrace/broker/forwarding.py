@@ -1,9 +1,14 @@
 """Forwarding of requests to the active controller, and requests of this node to itself.
 
 A node that is not the active controller puts a client's request into an envelope (KIP-590).
+
+Rule: a response with NOT_CONTROLLER is dropped, and its request sent to the next active controller,
+as Kafka's brokers do: no client hears of a move of the controller. Records of the first attempt may
+be committed after all; the repeated request finds them, and is answered so.
 """
 
 import struct
+from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import Any
 
@@ -22,7 +27,7 @@ from headrace.protocol.apis import (
 )
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from headrace.protocol.messages.principal_data import DefaultPrincipalData
-from headrace.protocol.schema import Message, decode_message, encode_message
+from headrace.protocol.schema import Message, Struct, decode_message, encode_message
 from headrace.security.authorization import Principal
 
 _FORWARD_SECONDS = 30.0
@@ -34,7 +39,9 @@ OWN_HOSTS = frozenset((_ENVELOPED, _LOCAL))
 async def ask_controller(node: Node, request: Message) -> Any:
     """The active controller's response to a request of this node."""
     if node.store.is_active:
-        return await answer_locally(node, request)
+        response = await answer_locally(node, request)
+        if node.closing or not is_of_no_controller(response):
+            return response
     version = served_versions(request.api_key)[1]
     frame = b"".join(encode_request(request, version, 0, None))[4:]
     answer = await _ask_enveloped(node, frame, _ENVELOPED, None)
@@ -49,6 +56,32 @@ async def forward(node: Node, frame: bytes, host: str, principal: Principal) -> 
         # No error code fits every API's response; clients retry after a lost connection.
         raise ProtocolError(f"a request could not be forwarded: {error}") from error
     return [len(data).to_bytes(4, "big") + data]
+
+
+async def forward_if_moved(
+    context: RequestContext, frame: bytes, pending: Awaitable[Message | None]
+) -> Message | None:
+    """The response of this node; of the next active controller if this node is it no more."""
+    response = await pending
+    if response is None or context.node.closing or not is_of_no_controller(response):
+        return response
+    principal = encode_principal(context.principal)
+    data = await _ask_enveloped(context.node, frame, context.host, principal)
+    moved: Message = decode_response(context.header.api_key, context.version, data)[1]
+    return moved
+
+
+def is_of_no_controller(message: Struct) -> bool:
+    """Whether a response has NOT_CONTROLLER anywhere: its node is not the active controller."""
+    for name, spec in message.__specs__.items():
+        value = getattr(message, name)
+        if name == "error_code" and value == ErrorCode.NOT_CONTROLLER:
+            return True
+        if spec.struct is not None and value is not None:
+            structs = value if spec.is_array else (value,)
+            if any(is_of_no_controller(struct) for struct in structs):
+                return True
+    return False
 
 
 async def pass_to_controller(context: RequestContext, request: Message) -> Any:
@@ -103,6 +136,8 @@ async def open_envelope(context: RequestContext, request: EnvelopeRequest) -> En
         authorizer = node.authorizer
     inner = RequestContext(node, header, host, principal=principal, authorizer=authorizer)
     response = await _response_of(answer(row, inner, decode_request(header, frame)))
+    if is_of_no_controller(response):
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     return EnvelopeResponse(response_data=b"".join(encode_response(header, response))[4:])
 
 
