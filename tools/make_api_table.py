@@ -46,30 +46,15 @@ GAPS = {
     "WriteShareGroupState": _SHARE_STATE,
 }
 
-_PLAIN_TEXT = "Answers ILLEGAL_SASL_STATE, as Kafka does at a plain-text listener: no SASL yet."
-_NO_ACLS = "Answers SECURITY_DISABLED, as Kafka does without an authorizer: there are no ACLs yet."
-_NO_TOKENS = "Answers DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, as Kafka does at a plain-text listener."
 _TELEMETRY = "Always announced: the broker itself receives the metrics, where Kafka needs a plugin."
 
 # APIs served in all versions, but with limitations.
 LIMITS = {
     "AlterClientQuotas": "Addresses have to be given as such: host names are not looked up.",
-    "AlterUserScramCredentials": "Setting a credential is refused with SECURITY_DISABLED: there is "
-    "no SASL yet.",
-    "CreateAcls": _NO_ACLS,
-    "CreateDelegationToken": _NO_TOKENS,
-    "DeleteAcls": _NO_ACLS,
-    "DescribeAcls": _NO_ACLS,
-    "DescribeDelegationToken": _NO_TOKENS,
-    "DescribeUserScramCredentials": "Always empty: there is no SASL yet.",
-    "ExpireDelegationToken": _NO_TOKENS,
     "GetTelemetrySubscriptions": _TELEMETRY,
     "Metadata": "With automatic creation it answers when the topic is made; see below.",
     "PushTelemetry": _TELEMETRY
     + " The latest push of each client is kept; nothing exports it yet.",
-    "RenewDelegationToken": _NO_TOKENS,
-    "SaslAuthenticate": _PLAIN_TEXT,
-    "SaslHandshake": _PLAIN_TEXT,
 }
 
 

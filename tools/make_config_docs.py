@@ -25,8 +25,8 @@ its settings from a properties file (`headrace broker --config server.properties
 `--set NAME=VALUE`. The properties files that come with Kafka can be used as they are. The settings
 on this page have an effect; every other setting of Kafka is accepted without one, and named in one
 warning at the start ([compatibility](compatibility.md) lists them all). A name or value that Kafka
-does not know is refused at the start, never ignored, and so is a setting that asks for SASL or for
-an authorizer, which do not exist yet.
+does not know is refused at the start, never ignored, and so is a setting that asks for what does
+not exist here, such as a policy in Java.
 
 A topic has the settings it was created or altered with, and the broker's for the rest. The
 strongest source wins: the topic's own setting, then the broker's dynamic one, then the cluster's

@@ -30,9 +30,9 @@ Every setting of Apache Kafka 4.3 has one of three fates here:
   that a broker's properties give are named in one warning at its start. Settings of single
   listeners (`listener.name.NAME.SETTING`) and of Kafka's plugins (`rsm.config.`, `rlmm.config.`)
   are accepted in the same way.
-- *refused*: it asks for something that others may rely on and headrace does not do, such as
-  security. A broker that is given it does not start, and says why. The values that ask for nothing
-  are accepted.
+- *refused*: it asks for something that others may rely on and headrace does not do, such as a
+  policy in Java. A broker that is given it does not start, and says why. The values that ask for
+  nothing are accepted.
 
 None is unknown. A name that Kafka does not have is refused with the nearest one that there is;
 Kafka ignores it in a properties file, and stores it when a broker's settings are altered."""
