@@ -108,6 +108,12 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(_CLEAR, steps=("dump metadata",), parts=r'^"type":"CLEAR_ELR_RECORD".*$'),
     # -- what is otherwise on purpose
+    Difference(
+        "Topics have a setting that Kafka does not have: `encryption.enable` has their records"
+        " encrypted on disk.",
+        steps=("describe all settings of a topic",),
+        parts=r"^encryption\.enable=.*$",
+    ),
     Difference(_TELEMETRY, methods=("clientInstanceId",)),
     Difference(_TELEMETRY, steps=("api versions",), parts=r"^\w+Telemetry\w*\(\d+\): .*$"),
     Difference(
