@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_no_skips import NO_PLUGINS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FIXTURES = """
@@ -66,12 +68,12 @@ def _run_pytest(
     (directory / "pytest.ini").write_text("[pytest]\n")
     log = directory / "log"
     log.touch()
-    command = [sys.executable, "-m", "pytest", "-p", "tests.forked_workers", "-p", "no:xdist"]
-    command += ["-p", "no:hypothesispytest", "--rootdir", ".", *arguments, "."]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.forked_workers"]
+    command += ["--rootdir", ".", *arguments, "."]
     result = subprocess.run(
         command,
         cwd=directory,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LOG": str(log)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LOG": str(log)} | NO_PLUGINS,
         capture_output=True,
         text=True,
         check=False,

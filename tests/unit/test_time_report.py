@@ -9,6 +9,7 @@ import pytest
 
 from headrace.testing.time_limits import SLOWNESS_VARIABLE
 from tests.time_report import directory_of
+from tests.unit.test_no_skips import NO_PLUGINS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,11 +53,12 @@ def _run_pytest(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
     (directory / "sub" / "test_sample.py").write_text(text)
     (directory / "pytest.ini").write_text("[pytest]\ntimeout=240\ntimeout_func_only=true\n")
     # A worker and the process that its reports go to.
-    command = [sys.executable, "-m", "pytest", "-p", "tests.time_report", "-n", "1"]
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "timeout"]
+    command += ["-p", "tests.time_report", "-n", "1"]
     return subprocess.run(
         [*command, "--rootdir", ".", "-q", "."],
         cwd=directory,
-        env=os.environ | {"PYTHONPATH": str(ROOT), SLOWNESS_VARIABLE: "1000"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), SLOWNESS_VARIABLE: "1000"} | NO_PLUGINS,
         capture_output=True,
         text=True,
         check=False,
