@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 from headrace.testing import Broker
+from headrace.testing.time_limits import scaled
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "declarative"
 _RUN_S_MAX = 400
@@ -45,7 +46,7 @@ def run(project: Path, broker: Broker) -> None:
         cwd=project,
         capture_output=True,
         text=True,
-        timeout=_RUN_S_MAX,
+        timeout=scaled(_RUN_S_MAX),
         check=False,
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
@@ -70,7 +71,7 @@ def large(broker: Broker) -> list[int]:
         "large-orders",
         bootstrap_servers=broker.bootstrap_servers,
         auto_offset_reset="earliest",
-        consumer_timeout_ms=5000,
+        consumer_timeout_ms=int(scaled(5) * 1000),
     ) as consumer:
         return sorted(json.loads(record.value)["id"] for record in consumer)
 

@@ -20,7 +20,7 @@ from tests.integration.wire import Wire, create_topic, fetch
 from tests.support import BrokerProcess
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 Kcat = Callable[..., bytes]
 
@@ -43,7 +43,7 @@ def kcat(broker: BrokerProcess) -> Kcat:
             [command, "-b", broker.address, *arguments],
             input=said,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=scaled(SECONDS),
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()

@@ -18,7 +18,7 @@ from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.schema import Message
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline
 from tests.compat.apache import apache_kafka
 from tests.integration.wire import Wire, create_topic
 from tests.support import BrokerProcess
@@ -28,7 +28,7 @@ TOPIC = "compared"
 PARTITIONS = 3
 RUNS = 60
 STEPS = 25
-PATIENCE_S = scaled(60)
+PATIENCE_S = 60.0
 # How often the end of a transaction has a request right behind it.
 HASTE = 0.3
 END_WITH_BUMP = 5

@@ -13,7 +13,7 @@ from headrace.testing.time_limits import Deadline, scaled
 from tests.fork_server import COMMAND, Streams, server_of
 from tests.support import headrace_command
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 
 class Cli:
@@ -28,7 +28,7 @@ class Cli:
         streams = Streams(subprocess.PIPE, subprocess.PIPE, subprocess.PIPE)
         server = server_of(COMMAND, self.environment)
         with server.start(arguments, self.environment, streams) as process:
-            output, errors = process.communicate(stdin, SECONDS)
+            output, errors = process.communicate(stdin, scaled(SECONDS))
             code = process.poll()
         assert code is not None
         result = subprocess.CompletedProcess(arguments, code, output, errors)
@@ -64,13 +64,13 @@ class Cli:
 def read_line(process: subprocess.Popen[bytes]) -> bytes:
     """The next line a process prints; fails if none comes."""
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], SECONDS)[0], "nothing was printed"
+    assert select.select([process.stdout], [], [], scaled(SECONDS))[0], "nothing was printed"
     return process.stdout.readline()
 
 
 def end(process: subprocess.Popen[bytes], status: int) -> bytes:
     """Wait for a process to end by itself; what it said on stderr."""
-    _, stderr = process.communicate(timeout=SECONDS)
+    _, stderr = process.communicate(timeout=scaled(SECONDS))
     assert process.returncode == status, stderr.decode()
     assert b"Traceback" not in stderr
     return stderr

@@ -247,11 +247,11 @@ class Attack:
                     open_count += 1
                 for key, events in selector.select(SILENCE_SECONDS / 4):
                     self._move(selector, key.data, events)
-                now = time.monotonic()
+                now, silence_s = time.monotonic(), scaled(SILENCE_SECONDS)
                 for key in list(selector.get_map().values()):
                     talk: Conversation = key.data
                     talk.over = talk.over or talk.last_answered == len(talk.frames) - 1
-                    if not talk.over and now - talk.heard > SILENCE_SECONDS:
+                    if not talk.over and now - talk.heard > silence_s:
                         self.counts.silent += 1
                         talk.over = True
                     if talk.over:

@@ -37,7 +37,7 @@ PARTITIONS = 2
 RECORDS = 60
 # As the examples have it.
 BATCH_RECORDS = 10
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 
 class Seen(NamedTuple):
@@ -67,7 +67,11 @@ class Example:
         """Run it into its death; what it had processed, as far as anybody can see."""
         prefix = [sys.executable, crashing.__file__, moment, str(count)]
         result = subprocess.run(
-            [*prefix, *self._command], capture_output=True, text=True, timeout=SECONDS, check=False
+            [*prefix, *self._command],
+            capture_output=True,
+            text=True,
+            timeout=scaled(SECONDS),
+            check=False,
         )
         assert result.returncode == -signal.SIGKILL, result.stderr
         self._bury()
@@ -92,8 +96,8 @@ class Example:
         while not is_done(processed) and process.poll() is None and not deadline.has_passed:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        reader.join(SECONDS)
-        _, stderr = process.communicate(timeout=SECONDS)
+        reader.join(scaled(SECONDS))
+        _, stderr = process.communicate(timeout=scaled(SECONDS))
         assert process.returncode == 0, stderr
         assert is_done(processed), processed
         return processed
@@ -138,7 +142,7 @@ def address(start_broker: Callable[..., BrokerProcess]) -> str:
     producer = Producer({"bootstrap.servers": broker.address})
     for partition, offset in EVERYTHING:
         producer.produce(TOPIC, f"{partition}/{offset}", partition=partition)
-    assert producer.flush(SECONDS) == 0
+    assert producer.flush(scaled(SECONDS)) == 0
     return broker.address
 
 
@@ -184,7 +188,7 @@ class Results:
 
     def read(self) -> tuple[list[Seen], dict[int, int]]:
         """The results stored, with every repetition, and the next offsets."""
-        with closing(sqlite3.connect(self._path, timeout=SECONDS)) as database:
+        with closing(sqlite3.connect(self._path, timeout=scaled(SECONDS))) as database:
             with database:
                 database.execute("BEGIN")
                 values = [value for (value,) in database.execute("SELECT value FROM results")]

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
 from headrace.protocol.records import encode_batch
+from headrace.testing.time_limits import scaled
 from tests.integration.commands import SECONDS, Cli, on_terminal, wait_until
 from tests.integration.wire import Wire, create_topic, produce
 from tests.support import BrokerProcess
@@ -60,7 +61,7 @@ def read(consumer: Consumer, count: int) -> list[Message]:
     consumer.subscribe(["orders"])
     found: list[Message] = []
     while len(found) < count:
-        message = consumer.poll(SECONDS)
+        message = consumer.poll(scaled(SECONDS))
         assert message is not None, f"{len(found)} of {count} records came"
         assert message.error() is None
         found.append(message)
@@ -240,7 +241,7 @@ def test_consumers_go_on_where_a_reset_left_them(cli: Cli, broker: BrokerProcess
     broker.restart()
     admin = AdminClient({"bootstrap.servers": broker.address})
     future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("billing")])
-    found = future["billing"].result(SECONDS).topic_partitions
+    found = future["billing"].result(scaled(SECONDS)).topic_partitions
     assert sorted((one.partition, one.offset) for one in found) == [(0, 8), (1, 10), (2, 8)]
     again = read_and_leave(broker, "billing", 4)
     assert sorted((one.partition(), one.offset()) for one in again) == [

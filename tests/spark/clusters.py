@@ -22,8 +22,8 @@ from tests.spark import cluster_driver
 
 HOME = Path(pyspark.__file__).parent
 _URL = re.compile(r"Starting Spark master at (spark://\S+)")
-_START_S_MAX = scaled(120)
-_DRIVER_S_MAX = scaled(240)
+_START_S_MAX = 120.0
+_DRIVER_S_MAX = 240.0
 
 
 class Executor(NamedTuple):
@@ -75,7 +75,7 @@ def _run_driver(
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=_DRIVER_S_MAX,
+        timeout=scaled(_DRIVER_S_MAX),
         check=False,
     )
     assert driver.returncode == 0, driver.stderr

@@ -17,7 +17,7 @@ from headrace.testing import Broker
 from headrace.testing.time_limits import Deadline, scaled
 
 JANUARY_MS = 1_767_225_600_000
-WAIT_S = int(scaled(120))
+WAIT_S = 120.0
 
 Row = tuple[str, int, int, bytes | None, bytes | None, int]
 
@@ -220,7 +220,7 @@ class Lake:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(WAIT_S)
+        query.awaitTermination(scaled(WAIT_S))
         return query
 
     def rows(self) -> list[Row]:
@@ -322,4 +322,4 @@ def test_a_running_query_follows_the_topic(
     assert lags(admin, topic) == [0, 0]
     admin.delete_topic(topic)
     with pytest.raises(StreamingQueryException, match=f"DataLoss: {topic}-0 is gone"):
-        query.awaitTermination(WAIT_S)
+        query.awaitTermination(scaled(WAIT_S))

@@ -10,11 +10,11 @@ from headrace.client.consumer.group import GroupMember
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
 from headrace.net.addresses import parse_addresses
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.hosts import Host
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 
 class Member:

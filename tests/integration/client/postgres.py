@@ -16,7 +16,7 @@ import psycopg
 
 from headrace.testing.time_limits import Deadline, scaled
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 # The server refuses to run as root; Debian's package comes with the first of these.
 OTHER_USERS = ("postgres", "nobody")
 
@@ -72,7 +72,7 @@ def postgres_server() -> Iterator[str]:
         finally:
             # A fast shutdown: clients are disconnected.
             server.send_signal(signal.SIGINT)
-            server.wait(SECONDS)
+            server.wait(scaled(SECONDS))
 
 
 def _wait_until_ready(dsn: str, server: subprocess.Popen[bytes], log: Path) -> None:

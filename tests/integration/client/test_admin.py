@@ -24,7 +24,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.testing.time_limits import Deadline, scaled
 from tests.support import BrokerProcess, unused_port
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +45,11 @@ def write(address: str, topic: str, count: int, partition: int = 0) -> None:
     for number in range(count):
         timestamp = 1_700_000_000_000 + number * 1000
         producer.produce(topic, str(number), partition=partition, timestamp=timestamp)
-        assert producer.flush(SECONDS) == 0
+        assert producer.flush(scaled(SECONDS)) == 0
 
 
 def described(other: AdminClient, topic: str) -> dict[int, tuple[int, list[int], list[int]]]:
-    found = other.list_topics(topic, SECONDS).topics[topic]
+    found = other.list_topics(topic, scaled(SECONDS)).topics[topic]
     return {
         number: (one.leader, sorted(one.replicas), sorted(one.isrs))
         for number, one in found.partitions.items()
@@ -65,22 +65,22 @@ def test_topics_look_the_same_to_others(admin: Admin, other: AdminClient, topic:
         one.index: (one.leader, sorted(one.replicas), sorted(one.isr)) for one in ours.partitions
     }
     theirs = other.describe_topics(confluent_kafka.TopicCollection([topic]))[topic]
-    assert len(theirs.result(SECONDS).partitions) == 3
+    assert len(theirs.result(scaled(SECONDS)).partitions) == 3
     assert topic in admin.list_topics()
     admin.create_partitions({topic: 5})
     assert len(described(other, topic)) == len(admin.describe_topic(topic).partitions) == 5
     admin.delete_topic(topic)
-    assert topic not in other.list_topics(timeout=SECONDS).topics
+    assert topic not in other.list_topics(timeout=scaled(SECONDS)).topics
     assert topic not in admin.list_topics()
 
 
 def test_topics_of_others_are_ours_to_use(admin: Admin, other: AdminClient, topic: str) -> None:
     new = OtherTopic(topic, 2, 1, config={"segment.ms": "5000"})
-    other.create_topics([new])[topic].result(SECONDS)
+    other.create_topics([new])[topic].result(scaled(SECONDS))
     assert len(admin.describe_topic(topic).partitions) == 2
     assert admin.describe_configs(topic=topic)["segment.ms"].value == "5000"
     admin.delete_topics([topic])
-    assert topic not in other.list_topics(timeout=SECONDS).topics
+    assert topic not in other.list_topics(timeout=scaled(SECONDS)).topics
 
 
 def test_each_topic_has_its_own_outcome(admin: Admin, topic: str) -> None:
@@ -108,7 +108,7 @@ def test_each_topic_has_its_own_outcome(admin: Admin, topic: str) -> None:
 
 def configs_of(other: AdminClient, kind: Any, name: str) -> dict[str, tuple[str | None, bool]]:
     resource = ConfigResource(kind, name)
-    found = other.describe_configs([resource])[resource].result(SECONDS)
+    found = other.describe_configs([resource])[resource].result(scaled(SECONDS))
     return {one.name: (one.value, one.is_default) for one in found.values()}
 
 
@@ -155,7 +155,7 @@ def test_offsets_are_those_of_others(
         found = admin.offsets({first: ours, second: ours})
         for tp, answer in answers.items():
             mine = found[TopicPartition(tp.topic, tp.partition)]
-            result = answer.result(SECONDS)
+            result = answer.result(scaled(SECONDS))
             assert (mine.offset, mine.timestamp) == (result.offset, result.timestamp)
     assert admin.offsets({first: middle})[first].offset == 4
     assert admin.offsets({second: middle})[second].offset == -1
@@ -175,7 +175,7 @@ def test_records_before_an_offset_are_deleted(
     try:
         for tp, low in ((first, 3), (second, 5)):
             wanted = confluent_kafka.TopicPartition(*tp)
-            assert consumer.get_watermark_offsets(wanted, SECONDS) == (low, 5)
+            assert consumer.get_watermark_offsets(wanted, scaled(SECONDS)) == (low, 5)
     finally:
         consumer.close()
     with pytest.raises(headrace.SomeFailed, match="offset out of range") as caught:
@@ -230,7 +230,7 @@ def test_groups_look_the_same_to_others(
     )
     listed = admin.list_groups(states=["Stable"])[topic]
     group = admin.describe_group(topic)
-    theirs = other.describe_consumer_groups([topic])[topic].result(SECONDS)
+    theirs = other.describe_consumer_groups([topic])[topic].result(scaled(SECONDS))
     assert listed.state == group.state == "Stable"
     assert theirs.state.name == "STABLE"
     assert group.protocol == theirs.partition_assignor
@@ -271,7 +271,7 @@ def test_groups_look_the_same_to_others(
 
 def committed_by(other: AdminClient, group: str) -> dict[TopicPartition, tuple[int, str]]:
     asked = [confluent_kafka.ConsumerGroupTopicPartitions(group)]
-    found = other.list_consumer_group_offsets(asked)[group].result(SECONDS)
+    found = other.list_consumer_group_offsets(asked)[group].result(scaled(SECONDS))
     return {
         TopicPartition(tp.topic, tp.partition): (tp.offset, tp.metadata or "")
         for tp in found.topic_partitions
@@ -299,7 +299,7 @@ def test_offsets_of_a_group_are_moved_and_forgotten(
 def test_the_cluster_is_the_one_others_see(
     admin: Admin, other: AdminClient, shared_broker: BrokerProcess
 ) -> None:
-    ours, theirs = admin.describe_cluster(), other.describe_cluster().result(SECONDS)
+    ours, theirs = admin.describe_cluster(), other.describe_cluster().result(scaled(SECONDS))
     assert (ours.cluster_id, ours.controller_id) == (theirs.cluster_id, theirs.controller.id)
     (broker,) = ours.brokers
     assert (broker.node_id, str(broker.address)) == (1, shared_broker.address)
@@ -345,7 +345,7 @@ def test_a_client_survives_the_restart_of_a_broker(
             # It waits for the broker, which comes back meanwhile.
             listed = waiting.submit(admin.list_topics)
             broker.start()
-            assert list(listed.result(SECONDS)) == ["before"]
+            assert list(listed.result(scaled(SECONDS))) == ["before"]
         finally:
             waiting.shutdown()
         broker.restart()

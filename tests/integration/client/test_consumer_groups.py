@@ -24,7 +24,7 @@ from headrace.types import TopicPartition
 from tests.integration.client.feeding import create_topic, feed
 from tests.support import BrokerProcess
 
-WAIT_S = scaled(60)
+WAIT_S = 60.0
 WAIT_MS = WAIT_S * 1000
 QUICK = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
 
@@ -104,19 +104,19 @@ class Told(RebalanceListener):
 def test_a_group_goes_on_where_it_committed(address: str, tp: TopicPartition) -> None:
     feed(address, tp.topic, numbers(10))
     with member(address, tp.topic, enable_auto_commit=False) as consumer:
-        assert len(consumer.poll(WAIT_MS, max_records=4)) == 4
+        assert len(consumer.poll(scaled(WAIT_MS), max_records=4)) == 4
         consumer.commit()
         assert consumer.committed(tp) == OffsetAndMetadata(4, leader_epoch=0)
-        assert len(consumer.poll(WAIT_MS)) == 6
+        assert len(consumer.poll(scaled(WAIT_MS))) == 6
     with member(address, tp.topic) as consumer:
-        assert consumer.poll(WAIT_MS)[0].offset == 4
+        assert consumer.poll(scaled(WAIT_MS))[0].offset == 4
         assert consumer.position(tp) == 10
 
 
 def test_offsets_can_be_given(address: str, tp: TopicPartition) -> None:
     feed(address, tp.topic, numbers(10))
     with member(address, tp.topic, enable_auto_commit=False) as consumer:
-        consumer.poll(WAIT_MS)
+        consumer.poll(scaled(WAIT_MS))
         consumer.commit({tp: OffsetAndMetadata(7, "a note")})
         assert consumer.committed(tp) == OffsetAndMetadata(7, "a note")
         consumer.commit({tp: 3})
@@ -126,11 +126,11 @@ def test_offsets_can_be_given(address: str, tp: TopicPartition) -> None:
 def test_auto_commit_covers_earlier_polls_only(address: str, tp: TopicPartition) -> None:
     feed(address, tp.topic, numbers(10))
     with member(address, tp.topic, auto_commit_interval_ms=50) as consumer:
-        assert len(consumer.poll(WAIT_MS, max_records=4)) == 4
+        assert len(consumer.poll(scaled(WAIT_MS), max_records=4)) == 4
         begun = time.monotonic()
         while time.monotonic() - begun < 0.5:
             assert committed(address, tp) in (None, 0), "they may still be worked on"
-        assert len(consumer.poll(WAIT_MS, max_records=3)) == 3
+        assert len(consumer.poll(scaled(WAIT_MS), max_records=3)) == 3
         until(lambda: committed(address, tp) == 4)
         assert consumer.position(tp) == 7
     assert committed(address, tp) == 7, "closing says that the last ones are done too"
@@ -164,8 +164,8 @@ def test_what_was_not_processed_is_not_committed(address: str, tp: TopicPartitio
 
     def fail_at_the_sixth() -> None:
         with member(address, tp.topic) as consumer:
-            consumer.poll(WAIT_MS, max_records=4)
-            consumer.poll(WAIT_MS, max_records=4)
+            consumer.poll(scaled(WAIT_MS), max_records=4)
+            consumer.poll(scaled(WAIT_MS), max_records=4)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -190,7 +190,7 @@ def test_closing_waits_for_commits_on_their_way(address: str, tp: TopicPartition
     feed(address, tp.topic, numbers(3))
     done: list[Any] = []
     consumer = member(address, tp.topic, enable_auto_commit=False)
-    assert consumer.poll(WAIT_MS)
+    assert consumer.poll(scaled(WAIT_MS))
     consumer.commit_async(callback=lambda *told: done.append(told))
     consumer.close()
     assert [error for _, error in done] == [None]
@@ -201,7 +201,7 @@ def test_partitions_are_committed_without_a_membership(address: str, tp: TopicPa
     feed(address, tp.topic, numbers(5))
     with member(address, auto_commit_interval_ms=50) as consumer:
         consumer.assign([tp])
-        assert len(consumer.poll(WAIT_MS)) == 5
+        assert len(consumer.poll(scaled(WAIT_MS))) == 5
         consumer.poll(0)
         until(lambda: consumer.committed(tp) == OffsetAndMetadata(5, leader_epoch=0))
 
@@ -254,7 +254,7 @@ def test_a_listener_may_use_the_consumer(address: str, tp: TopicPartition) -> No
 
     with member(address, enable_auto_commit=False) as consumer:
         consumer.subscribe([tp.topic], listener=Stored())
-        assert consumer.poll(WAIT_MS)[0].offset == 6
+        assert consumer.poll(scaled(WAIT_MS))[0].offset == 6
         with member(address, tp.topic, enable_auto_commit=False) as other:
             until(
                 lambda: len(consumer.assignment()) + len(other.assignment()) == 1, consumer, other
@@ -276,12 +276,12 @@ def test_what_a_listener_raises_is_raised_by_poll(address: str, tp: TopicPartiti
     with member(address) as consumer:
         consumer.subscribe([tp.topic], listener=Broken())
         with pytest.raises(ZeroDivisionError, match="in the listener"):
-            consumer.poll(WAIT_MS)
-        assert len(consumer.poll(WAIT_MS)) == 3, "the assignment stands"
+            consumer.poll(scaled(WAIT_MS))
+        assert len(consumer.poll(scaled(WAIT_MS))) == 3, "the assignment stands"
     with member(address, group_id="others") as consumer:
         consumer.subscribe([tp.topic], listener=Async())
         with pytest.raises(IllegalState, match=r"use it with headrace\.aio\.Consumer"):
-            consumer.poll(WAIT_MS)
+            consumer.poll(scaled(WAIT_MS))
 
 
 def test_a_member_that_does_not_poll_loses_its_partitions(
@@ -322,7 +322,7 @@ def test_a_subscription_can_be_replaced(address: str) -> None:
         create_topic(address, topic, 1)
         feed(address, topic, [topic.encode()])
     with member(address, "before") as consumer:
-        assert [record.value for record in consumer.poll(WAIT_MS)] == [b"before"]
+        assert [record.value for record in consumer.poll(scaled(WAIT_MS))] == [b"before"]
         consumer.subscribe(["after"])
         assert [record.value for record in until_records(consumer, 1)] == [b"after"]
         assert consumer.assignment() == {TopicPartition("after", 0)}
@@ -359,7 +359,7 @@ def test_a_group_without_offsets_needs_a_policy(address: str, tp: TopicPartition
         with pytest.raises(NoOffset, match=f"group readers has no committed offset for {tp}"):
             until(lambda: False, consumer)
         consumer.seek_to_beginning(tp)
-        assert consumer.poll(WAIT_MS)[0].offset == 0
+        assert consumer.poll(scaled(WAIT_MS))[0].offset == 0
 
 
 def test_members_of_other_clients_share_the_group(address: str) -> None:
@@ -419,7 +419,7 @@ def test_a_close_is_bounded_though_the_broker_is_away(
     create_topic(broker.address, "orders", 1)
     feed(broker.address, "orders", numbers(3))
     consumer = member(broker.address, "orders")
-    assert len(consumer.poll(WAIT_MS)) == 3
+    assert len(consumer.poll(scaled(WAIT_MS))) == 3
     broker.kill()
     begun = time.monotonic()
     consumer.close(timeout_ms=1000)
@@ -500,7 +500,7 @@ def test_a_poll_that_is_interrupted_gives_nothing_away(
 ) -> None:
     feed(address, tp.topic, numbers(10))
     consumer = member(address, tp.topic)
-    assert len(consumer.poll(WAIT_MS, max_records=4)) == 4
+    assert len(consumer.poll(scaled(WAIT_MS), max_records=4)) == 4
     take = consumer._engine.handout.records
 
     def interrupted(limit: int) -> list[Any]:
@@ -510,7 +510,7 @@ def test_a_poll_that_is_interrupted_gives_nothing_away(
     with monkeypatch.context() as patch:
         patch.setattr(consumer._engine.handout, "records", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            consumer.poll(WAIT_MS)
+            consumer.poll(scaled(WAIT_MS))
     assert consumer.position(tp) == 4
     consumer.close()
     assert committed(address, tp) == 4

@@ -37,7 +37,7 @@ PARTITIONS = 3
 # Enough that a process is never done before it is killed.
 RECORDS = 10_000
 KILLS = 4
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 EVERYTHING = sorted(f"{number}" for number in range(RECORDS))
 
@@ -80,7 +80,7 @@ class SQLiteResults(Results):
         self.connect = str(path)
 
     def query(self, sql: str) -> list[tuple[object, ...]]:
-        with closing(sqlite3.connect(self.connect, timeout=SECONDS)) as database:
+        with closing(sqlite3.connect(self.connect, timeout=scaled(SECONDS))) as database:
             try:
                 return database.execute(sql).fetchall()
             except sqlite3.OperationalError as error:
@@ -168,7 +168,7 @@ class Workers:
     def kill(self, process: subprocess.Popen[str]) -> None:
         process.kill()
         self._running.remove(process)
-        process.communicate(timeout=SECONDS)
+        process.communicate(timeout=scaled(SECONDS))
         assert process.returncode == -signal.SIGKILL
         self.bury()
 
@@ -194,7 +194,7 @@ class Workers:
     def wake(self, process: subprocess.Popen[str]) -> str:
         """Let a stopped process go on to its end; what it said of it."""
         os.kill(process.pid, signal.SIGCONT)
-        _, stderr = process.communicate(timeout=SECONDS)
+        _, stderr = process.communicate(timeout=scaled(SECONDS))
         self._running.remove(process)
         assert process.returncode == 1, stderr
         return stderr
@@ -204,7 +204,7 @@ class Workers:
         for process in self._running:
             process.send_signal(signal.SIGINT)
         for process in self._running:
-            _, stderr = process.communicate(timeout=SECONDS)
+            _, stderr = process.communicate(timeout=scaled(SECONDS))
             assert process.returncode == 0, stderr
         self._running.clear()
 

@@ -24,7 +24,7 @@ from headrace.testing import Broker
 from headrace.testing.time_limits import scaled
 from tests.integration.client import seed_snippets as seeds
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 
 def run(snippet: str, **names: Any) -> SimpleNamespace:
@@ -205,7 +205,7 @@ def test_a_follower_appends_what_it_fetches_and_goes_on_behind_it() -> None:
 
     async def follow() -> None:
         task = asyncio.create_task(manager.replicate_as_follower("orders-0"))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(scaled(SECONDS)):
             await asyncio.wait([task])
 
     asyncio.run(follow())
@@ -233,7 +233,7 @@ class Coordinator:
         await self.consumer.subscribe(topics)
 
     async def get_assignment(self) -> list[TopicPartition]:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(scaled(SECONDS)):
             while not self.consumer.assignment():
                 # What it gives already is read again: `fetch` seeks.
                 await self.consumer.poll(50)
@@ -278,7 +278,7 @@ def test_the_sketched_consumer_reads_commits_and_goes_on() -> None:
             assert consumer.assigned_partitions == [TopicPartition(topic, one) for one in range(3)]
             assert consumer.offsets == {}
             read: list[dict[str, Any]] = []
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(scaled(SECONDS)):
                 while len(read) < 60:
                     read += await consumer.poll()
             assert sorted(int(one["value"]) for one in read) == list(range(60))
@@ -289,7 +289,7 @@ def test_the_sketched_consumer_reads_commits_and_goes_on() -> None:
         # Another one of the group begins where this one has committed.
         async with sketched_consumer(address, "sketches", topic) as consumer:
             assert consumer.offsets == {TopicPartition(topic, one): 20 for one in range(3)}
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(scaled(SECONDS)):
                 while not (read := await consumer.poll()):
                     pass
             assert [one["value"] for one in read] == [b"new"]

@@ -29,7 +29,7 @@ from headrace.testing import Broker
 from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.client import seed_snippets as seeds
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 GROUP = "my-group"
 # How long a loop over a consumer goes on after the last message; the seeds' loops have no end.
 QUIET_MS = 1_500
@@ -73,7 +73,7 @@ class Stage:
 
     def send(self, *values: str, key: str | None = None) -> None:
         for future in [self.writer.send(self.topic, value, key=key) for value in values]:
-            future.result(SECONDS)
+            future.result(scaled(SECONDS))
 
     def committed(self, partition: int = 0) -> int | None:
         found = self.admin.group_offsets(GROUP).get(TopicPartition(self.topic, partition))
@@ -168,7 +168,7 @@ def test_a_partition_computed_by_the_application_is_where_a_record_goes(
 
     keys = [f"user-{number}" for number in range(200)] * 2
     producer = stage.producer(partitioner=partitioner)()
-    sent = [producer.send(topic, key=key).result(SECONDS).partition for key in keys]
+    sent = [producer.send(topic, key=key).result(scaled(SECONDS)).partition for key in keys]
     # Even enough that none stays empty, and the same for the same key.
     assert set(sent) == set(range(5))
     assert sent[:200] == sent[200:]
@@ -328,7 +328,7 @@ def send_through_faults(stage: Stage, producer: headrace.Producer) -> int:
     """Send while answers are lost, until batches were sent again a few times; how many records."""
     count = 0
     for _ in range(50):
-        producer.send(stage.topic, f"{count}").result(SECONDS)
+        producer.send(stage.topic, f"{count}").result(scaled(SECONDS))
         stage.broker.slow(latency_ms=300)
         futures = [producer.send(stage.topic, f"{count + 1 + one}") for one in range(200)]
         count += 201
@@ -337,7 +337,7 @@ def send_through_faults(stage: Stage, producer: headrace.Producer) -> int:
         stage.broker.cut()
         stage.broker.heal()
         for future in futures:
-            future.result(SECONDS)
+            future.result(scaled(SECONDS))
         if producer.metrics()["record-retry-total"] >= 1_000:
             return count
     raise AssertionError("too few answers were lost")
@@ -370,7 +370,7 @@ class Integer:
 
 def test_a_producer_retries_through_a_network_failure(stage: Stage) -> None:
     producer = stage.run(seeds.NETWORK_FAILURE, Integer=Integer).producer
-    producer.send(stage.topic, "before").result(SECONDS)
+    producer.send(stage.topic, "before").result(scaled(SECONDS))
     stage.broker.cut()
     future = producer.send(stage.topic, "meanwhile")
     # Several times its backoff: it has failed by now, and has not given up.
@@ -378,7 +378,7 @@ def test_a_producer_retries_through_a_network_failure(stage: Stage) -> None:
         future.result(1.0)
     assert not future.done()
     stage.broker.heal()
-    assert future.result(SECONDS).offset == 1
+    assert future.result(scaled(SECONDS)).offset == 1
 
 
 def test_an_exception_says_that_all_retries_failed(stage: Stage) -> None:
@@ -386,11 +386,11 @@ def test_an_exception_says_that_all_retries_failed(stage: Stage) -> None:
     producer = stage.run(
         seeds.NETWORK_FAILURE, Integer=Integer, Producer=stage.producer(**limits)
     ).producer
-    producer.send(stage.topic, "before").result(SECONDS)
+    producer.send(stage.topic, "before").result(scaled(SECONDS))
     stage.broker.cut()
     began = time.monotonic()
     with pytest.raises(headrace.HeadraceError, match=stage.topic):
-        producer.send(stage.topic, "never").result(SECONDS)
+        producer.send(stage.topic, "never").result(scaled(SECONDS))
     assert time.monotonic() - began < scaled(10)
 
 
@@ -414,7 +414,7 @@ def test_send_blocks_while_the_buffer_is_full_and_goes_on_when_there_is_room(
     stage: Stage,
 ) -> None:
     producer = stage.run(seeds.BUFFER_MANAGEMENT).producer
-    producer.send(stage.topic, b"").result(SECONDS)
+    producer.send(stage.topic, b"").result(scaled(SECONDS))
     stage.broker.pause()
     sent = 0
 
@@ -434,7 +434,7 @@ def test_send_blocks_while_the_buffer_is_full_and_goes_on_when_there_is_room(
         assert sent <= 33_554_432
     finally:
         stage.broker.resume()
-        thread.join(SECONDS)
+        thread.join(scaled(SECONDS))
     assert sent == 40_000_000
     producer.flush()
     assert producer.metrics()["record-send-total"] == 401
@@ -444,7 +444,7 @@ def test_send_raises_buffer_exhausted_when_it_has_blocked_for_long_enough(stage:
     """The seed's minute is shortened; its 32 MB are not."""
     patient = stage.producer(max_block_ms=int(scaled(300)), delivery_timeout_ms=60_000)
     producer = stage.run(seeds.BUFFER_MANAGEMENT, Producer=patient).producer
-    producer.send(stage.topic, b"").result(SECONDS)
+    producer.send(stage.topic, b"").result(scaled(SECONDS))
     stage.broker.pause()
     try:
         taken = fill(producer, stage.topic)

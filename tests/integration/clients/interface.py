@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Above the broker's own limit, so that it is the broker that refuses.
 LARGEST_REQUEST = 8_000_000

@@ -26,7 +26,7 @@ SETTINGS: dict[str, str | int | float | bool] = {
     "message.timeout.ms": 60_000,
     "log_level": 0,
 }
-_PATIENCE_S = scaled(60)
+_PATIENCE_S = 60.0
 
 
 class Load:
@@ -53,7 +53,7 @@ class Load:
     def stop(self) -> None:
         """Send no more, and wait until everything sent is acknowledged."""
         self._stop.set()
-        self._thread.join(2 * _PATIENCE_S)
+        self._thread.join(2 * scaled(_PATIENCE_S))
         assert not self._thread.is_alive(), "the load did not end"
 
     def wait_until_acknowledged(
@@ -66,7 +66,7 @@ class Load:
             return [self.histories[one].resumed_at(after) for one in wanted]
 
         with self._lock:
-            done = self._lock.wait_for(lambda: None not in resumed(), timeout_s)
+            done = self._lock.wait_for(lambda: None not in resumed(), scaled(timeout_s))
             times = [at for at in resumed() if at is not None]
         assert done, f"writes did not resume within {timeout_s:g} s on {wanted}; {self.errors}"
         return max(times)
@@ -99,7 +99,7 @@ class Load:
             )
             self._producer.poll(0)
             count += 1
-        self._producer.flush(_PATIENCE_S)
+        self._producer.flush(scaled(_PATIENCE_S))
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         now = time.monotonic()

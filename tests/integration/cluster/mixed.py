@@ -9,7 +9,7 @@ from headrace.testing.time_limits import scaled
 from tests.integration.cluster import trials
 from tests.integration.cluster.trials import Subject
 
-START_S_MAX = scaled(60)
+START_S_MAX = 60.0
 
 
 class Mixture:
@@ -118,4 +118,4 @@ class Mixture:
         for one in brokers:
             one.launch()
         for one in brokers:
-            one.wait_until_ready(START_S_MAX)
+            one.wait_until_ready(scaled(START_S_MAX))

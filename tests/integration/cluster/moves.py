@@ -10,7 +10,7 @@ from tests.support import headrace_command
 
 PARTITIONS = 8
 DRAINED = 2
-_COMMAND_S_MAX = scaled(120)
+_COMMAND_S_MAX = 120.0
 
 
 def expand_and_drain(one: Subject) -> tuple[Counter[int], Counter[int]]:
@@ -46,7 +46,7 @@ def _headrace(one: Subject, *arguments: str, stdin: str = "") -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=_COMMAND_S_MAX,
+        timeout=scaled(_COMMAND_S_MAX),
         check=False,
     )
     assert done.returncode == 0, (command, done.stdout, done.stderr)

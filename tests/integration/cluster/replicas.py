@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 from headrace.testing.cluster import Cluster
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline
 
-_PATIENCE_S = scaled(60)
+_PATIENCE_S = 60.0
 
 
 def log_bytes(data_dir: Path, topic: str, partition: int) -> bytes:

@@ -18,12 +18,12 @@ from headrace.protocol.message_codec import decode
 from headrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from headrace.protocol.schema import RESPONSE_ELEMENTS_MAX, schema_of
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline
 from tests.fork_server import MEMBER, Streams, server_of
 from tests.integration.groups.member import Options
 from tests.integration.wire import Wire
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 EXIT_SECONDS = 20.0
 
 SESSION_MS = 3000

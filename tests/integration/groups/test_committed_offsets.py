@@ -25,7 +25,7 @@ from tests.integration.groups.raw import (
 from tests.integration.wire import Wire, create_topic, every_version
 from tests.support import BrokerProcess
 
-SECONDS = scaled(60)
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def next_offsets(consumer: Any, count: int) -> list[int]:
     """The offsets of the next records; an error of the client is raised."""
     offsets: list[int] = []
     while len(offsets) < count:
-        message = consumer.poll(SECONDS)
+        message = consumer.poll(scaled(SECONDS))
         assert message is not None, f"only {offsets} arrived in time"
         if message.error() is not None:
             raise confluent_kafka.KafkaException(message.error())
@@ -91,7 +91,7 @@ def test_a_consumer_that_takes_its_partitions_itself_goes_on_where_it_committed(
     described = describe(shared_broker.address, group)
     assert (described.group_state, described.members) == ("Empty", [])
     again = consumer(group, auto_offset_reset="earliest")
-    [stored] = again.committed([at(filled)], timeout=SECONDS)
+    [stored] = again.committed([at(filled)], timeout=scaled(SECONDS))
     assert stored.offset == 4
     again.assign([at(filled)])
     assert next_offsets(again, 6) == [4, 5, 6, 7, 8, 9]
@@ -105,7 +105,7 @@ def test_a_consumer_without_an_offset_starts_where_its_policy_says(
     assert next_offsets(earliest, 10) == list(range(10))
     latest = consumer(f"l-{filled}", auto_offset_reset="latest", enable_partition_eof=True)
     latest.subscribe([filled])
-    reached = latest.poll(SECONDS)
+    reached = latest.poll(scaled(SECONDS))
     assert reached.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
     assert reached.offset() == 10
     send(shared_broker, filled, 2)
@@ -205,7 +205,7 @@ def test_a_topic_that_is_created_again_does_not_inherit_offsets(
     first.commit(asynchronous=False)
     first.close()
     admin = AdminClient({"bootstrap.servers": shared_broker.address})
-    admin.delete_topics([filled])[filled].result(SECONDS)
+    admin.delete_topics([filled])[filled].result(scaled(SECONDS))
     create_topic(shared_broker.address, filled)
     send(shared_broker, filled, 12)
     again = consumer(group, auto_offset_reset="earliest")

@@ -15,7 +15,7 @@ from headrace.testing.time_limits import scaled
 
 BLOCKED = LinkConditions(blocked=True)
 SHORT_S = 0.2
-LONG_S = scaled(60)
+LONG_S = 60.0
 
 
 class Ends:
@@ -27,12 +27,12 @@ class Ends:
         self._address = network.attach(1, Address(*listener.getsockname()))
 
     def connect(self, client_id: str) -> socket.socket:
-        client = socket.create_connection(self._address, LONG_S)
+        client = socket.create_connection(self._address, scaled(LONG_S))
         client.sendall(hello(client_id))
         return client
 
-    def accept(self, timeout_s: float = LONG_S) -> socket.socket:
-        self._listener.settimeout(timeout_s)
+    def accept(self, timeout_s: float | None = None) -> socket.socket:
+        self._listener.settimeout(timeout_s or scaled(LONG_S))
         server, _ = self._listener.accept()
         server.settimeout(scaled(30))
         return server

@@ -28,8 +28,8 @@ CONFIG = {
 }
 _GROUP, _TRANSACTION = 0, 1
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
-_STALLED_S = scaled(60)
-_STABLE_S = scaled(60)
+_STALLED_S = 60.0
+_STABLE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

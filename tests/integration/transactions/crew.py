@@ -15,7 +15,7 @@ from tests.fork_server import COPIER, Streams, server_of
 from tests.integration.transactions.copiers.interface import Job
 from tests.integration.transactions.copy_program import FENCED, Manner, arguments
 
-_STOP_S = scaled(60)
+_STOP_S = 60.0
 _LOOK_S = 0.05
 
 
@@ -82,7 +82,7 @@ class Post:
                 one.send_signal(signal.SIGTERM)
             try:
                 for one in processes:
-                    self._count(one.wait(_STOP_S))
+                    self._count(one.wait(scaled(_STOP_S)))
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"a copier does not end:\n{self.output}") from None
             finally:

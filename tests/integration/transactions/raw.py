@@ -26,13 +26,13 @@ from headrace.protocol.messages.txn_offset_commit import (
 from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message
 from headrace.testing.cluster import Cluster
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline
 from tests.integration.wire import Wire, produce_request, produced
 
 TRANSACTION, GROUP = 1, 0
 OLD_ADD, OLD_PRODUCE, OLD_END, OLD_COMMIT_OFFSETS = 3, 9, 3, 3
 NEW_PRODUCE, NEW_END, NEW_COMMIT_OFFSETS = 12, 5, 5
-PATIENCE_S = scaled(60)
+PATIENCE_S = 60.0
 
 # What a client asks again after.
 TRANSIENT = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.testing.cluster import Cluster
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline
 from tests.integration.transactions.raw import RawProducer, patiently
 from tests.integration.transactions.reading import end, group_offsets, read_committed, stable
 
@@ -23,7 +23,7 @@ CONFIG = {
 }
 STATE = "__transaction_state"
 PARTITIONS = 3
-PATIENCE_S = scaled(60)
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.integration.transactions.judging import Watch
 
 _POLL_S = 0.2
 _QUIET_S = 0.4
-_PATIENCE_S = scaled(60)
+_PATIENCE_S = 60.0
 
 
 def _librdkafka(bootstrap_servers: str) -> Consumer:
@@ -140,7 +140,7 @@ def _read(poll: Callable[[], list[tuple[int, bytes | None]]], counts: Counts) ->
         for partition, value in came:
             values[partition].append(value)
         enough = all(len(values[one]) >= count for one, count in counts.items())
-        if time.monotonic() - quiet_since > (_QUIET_S if enough else _PATIENCE_S):
+        if time.monotonic() - quiet_since > (_QUIET_S if enough else scaled(_PATIENCE_S)):
             return values
 
 
