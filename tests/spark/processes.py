@@ -17,4 +17,6 @@ JAVA_OPTIONS = (
 _ARCHIVE_OPTIONS = (f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xshare:auto", "-Xlog:cds*=off")
 _OPTIONS = (*JAVA_OPTIONS, *(_ARCHIVE_OPTIONS if CLASS_ARCHIVE.exists() else ()))
 QUICK_JAVA = {"spark.driver.extraJavaOptions": " ".join(_OPTIONS)}
+# The same for a command that does not take it as an argument.
+QUICK_ENVIRONMENT = {"JDK_JAVA_OPTIONS": " ".join(_OPTIONS)}
 QUICK_START = [word for name, value in QUICK_JAVA.items() for word in ("--conf", f"{name}={value}")]

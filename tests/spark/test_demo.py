@@ -1,5 +1,6 @@
 """The demo proves what it says it proves."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.time_limits import scaled
+from tests.spark.processes import QUICK_ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,6 +18,7 @@ def test_demo_counts_every_order_and_ends_well() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "examples.demo", "--orders", "5000"],
         cwd=ROOT,
+        env=os.environ | QUICK_ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=scaled(280),

@@ -220,7 +220,7 @@ class Lake:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(scaled(WAIT_S))
+        query.awaitTermination(int(scaled(WAIT_S)))
         return query
 
     def rows(self) -> list[Row]:
@@ -322,4 +322,4 @@ def test_a_running_query_follows_the_topic(
     assert lags(admin, topic) == [0, 0]
     admin.delete_topic(topic)
     with pytest.raises(StreamingQueryException, match=f"DataLoss: {topic}-0 is gone"):
-        query.awaitTermination(scaled(WAIT_S))
+        query.awaitTermination(int(scaled(WAIT_S)))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -26,8 +27,16 @@ from headrace.errors import KafkaError
 from headrace.testing import Broker, BrokerError
 from headrace.testing.time_limits import Deadline, scaled
 from headrace.types import TopicPartition
+from tests.fork_server import started_plainly
 
 MODES = pytest.mark.parametrize("in_process", [False, True], ids=["process", "in-process"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plain_start() -> Iterator[None]:
+    """Start brokers of these tests like those of users' tests, not forked."""
+    with started_plainly():
+        yield
 
 
 def produce(broker: Broker, topic: str, *values: bytes) -> None:

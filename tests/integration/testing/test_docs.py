@@ -18,6 +18,8 @@ PAGE = (ROOT / "docs" / "testing.md").read_text()
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 [INI] = re.findall(r"^```ini\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 TESTS = [name for name in FILES if name.startswith("test_")]
+# A run of pytest for those that take long, and one for the others, which share a broker.
+RUNS = [["test_cluster.py"], [name for name in TESTS if name != "test_cluster.py"]]
 
 
 @pytest.fixture
@@ -35,10 +37,11 @@ def test_every_example_is_a_file() -> None:
     assert len(TESTS) == 8
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_example_passes(project: pytest.Pytester, name: str) -> None:
-    result = project.runpytest_subprocess(*NOT_NEEDED, name)
-    assert result.parseoutcomes() == {"passed": FILES[name].count("def test_")}
+@pytest.mark.parametrize("names", RUNS, ids=["cluster", "others"])
+def test_examples_pass(project: pytest.Pytester, names: list[str]) -> None:
+    result = project.runpytest_subprocess(*NOT_NEEDED, *names)
+    count = sum(FILES[name].count("def test_") for name in names)
+    assert result.parseoutcomes() == {"passed": count}
 
 
 def test_the_first_program_runs(project: pytest.Pytester) -> None:
