@@ -36,6 +36,7 @@ BROAD_EXCEPTS = {
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
     "net/sasl_login.py": "a token provider raises what it likes; its text may have a secret",
+    "net/http_server.py": "a request that fails is answered with 500; its bug is reported",
     "net/server.py": "a connection that cannot be served is closed; handlers report their bugs",
     "pipelines/frames/dataframes.py": "a step's function raises what it likes: its error",
     "pipelines/spec/user_code.py": "a user's file raises what it likes; it is told with its line",
@@ -50,11 +51,13 @@ CLIENTS_AND_SURFACES = ("cli/", "client/", "pipelines/", "testing/")
 
 # The shell around the disk, and the surfaces, which read and write what a user names.
 FILE_OPENERS = (
+    "broker/process_usage.py",
     "net/sasl_login.py",
     "storage/files.py",
     "storage/key_sources.py",
     "cli/",
     "pipelines/",
+    "testing/broker.py",
     "testing/time_limits.py",
 )
 
@@ -86,6 +89,8 @@ TESTED_ELSEWHERE = {
     "broker/access/rules.py": "unit/broker/test_authorization.py",
     "broker/access/topic_rules.py": "unit/broker/test_authorization.py",
     "broker/access/transaction_rules.py": "unit/broker/test_authorization.py",
+    "broker/admin_listener.py": "integration/test_admin_listener.py",
+    "broker/admin_login.py": "integration/test_admin_listener.py",
     "broker/apis.py": "unit/broker/test_dispatch.py",
     "broker/authentication.py": "integration/security/test_sasl_connections.py",
     "broker/credential_store.py": "integration/security/test_sasl_clients.py",
@@ -107,6 +112,7 @@ TESTED_ELSEWHERE = {
     "broker/handlers/groups.py": "integration/groups/test_rebalancing.py",
     "broker/handlers/quorum.py": "integration/cluster/test_bootstrap_controller.py",
     "broker/handlers/topics.py": "integration/client/test_admin.py",
+    "broker/node_metrics.py": "integration/test_admin_listener.py",
     "broker/quorum/log_replication.py": "unit/broker/quorum/test_quorum.py",
     "broker/quorum/raft_driver.py": "unit/broker/quorum/test_quorum.py",
     "broker/request.py": "unit/broker/test_authorization.py",
@@ -144,6 +150,7 @@ TESTED_ELSEWHERE = {
     "config/broker.py": "unit/config/test_config.py",
     "config/cluster.py": "unit/config/test_config.py",
     "config/coordinators.py": "unit/config/test_config.py",
+    "config/monitoring.py": "unit/config/test_config.py",
     "config/sources.py": "unit/config/test_config.py",
     "config/topic.py": "unit/config/test_config.py",
     "coordinator/groups/classic_group.py": "unit/coordinator/groups/test_joining.py",

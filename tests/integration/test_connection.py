@@ -251,9 +251,9 @@ def test_closing_lets_requests_under_way_finish() -> None:
 def metric(registry: Registry, name: str, label: str = "") -> float:
     """The value of a metric whose only label has this value."""
     for family in registry.collect():
-        if family.name == name:
+        if family.family.name == name:
             for labels, found in family.metrics.items():
-                if [value for _, value in labels] == [label][: len(labels)]:
+                if list(labels) == [label][: len(labels)]:
                     assert not isinstance(found, Histogram)
                     return found.value
     raise AssertionError(f"there is no {name} of {label!r}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -35,7 +36,12 @@ def test_it_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, how: signal.S
         others = process.stdout.readlines()
     # An uncompiled broker has to say that it is one, and says nothing else.
     assert [line for line in others if records.COMPILED or UNCOMPILED not in line] == []
-    assert ready.endswith(f" ready on {address}, data in {data}\n")
+    found = re.fullmatch(
+        r"headrace \S+ ready on (.+), data in (.+), admin listener at (.+)\n", ready
+    )
+    assert found is not None, ready
+    assert (found[1], found[2]) == (address, str(data))
+    assert found[3].startswith("http://127.0.0.1:")
     assert process.returncode == 0
 
 
@@ -85,9 +91,13 @@ def test_a_cluster_is_started_mended_and_ended(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         ready = process.stdout.readline()
-        found = re.fullmatch(r"headrace \S+ ready on (.+), data in (.+)\n", ready)
+        found = re.fullmatch(
+            r"headrace \S+ ready on (.+), data in (.+), admin listeners at (.+)\n", ready
+        )
         assert found is not None, ready
         assert found[2] == str(data)
+        admins = found[3].split(", ")
+        assert [urlopen(f"{admin}/readyz").read() for admin in admins] == [b"ready\n"] * 3
         addresses = found[1].split(", ")
         assert len(set(addresses)) == 3
         assert all(is_serving(address) for address in addresses)

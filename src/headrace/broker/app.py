@@ -17,6 +17,7 @@ from typing import NamedTuple
 import uvloop
 
 from headrace import __version__
+from headrace.broker.admin_listener import AdminServer, write_address_file
 from headrace.broker.apis import SERVED, served_at
 from headrace.broker.authentication import NodeLogins
 from headrace.broker.cluster.broker_lifecycle import BrokerLifecycle
@@ -53,11 +54,13 @@ from headrace.broker.scrubber import Scrubber
 from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
+from headrace.config.monitoring import AdminListener
 from headrace.config.quotas import limits_by_address
 from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.shard import GroupSettings
 from headrace.coordinator.transactions.transaction_metadata import TransactionSettings
 from headrace.errors import ConfigError, HeadraceError
+from headrace.log_output import WINDOW_S, LogOutput, configure_logging
 from headrace.metadata.image import Image
 from headrace.metrics.registry import Registry
 from headrace.net.connection_limits import ConnectionLimits, ListenerLimits
@@ -71,7 +74,7 @@ from headrace.storage.key_sources import configured_keyring
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
 from headrace.storage.metadata_recovery import DamagedMetadata, prepare_metadata_log
-from headrace.tasks import EXIT_BUG, TaskScope, stop_on_bugs
+from headrace.tasks import EXIT_BUG, PeriodicTask, TaskScope, stop_on_bugs
 from headrace.types import uuid_text
 
 
@@ -117,9 +120,9 @@ def quota_settings(config: BrokerConfig) -> QuotaSettings:
 
 
 class NodeEnvironment(NamedTuple):
-    """The files, clock, randomness, threads and security of a node.
+    """The files, clock, randomness, threads, security and metrics of a node.
 
-    All but the last are real, or of the simulator.
+    All but the last two are real, or of the simulator.
     """
 
     files: Files
@@ -127,6 +130,7 @@ class NodeEnvironment(NamedTuple):
     rng: Random
     workers: ThreadPools
     security: NodeSecurity
+    metrics: Registry
 
 
 def assemble(
@@ -138,8 +142,7 @@ def assemble(
     on_fatal: Callable[[str], None],
 ) -> Node:
     """Make a node with open logs; `on_fatal` is called if it must stop."""
-    _, clock, rng, workers, security = outside
-    metrics = Registry()
+    _, clock, rng, workers, security, metrics = outside
     quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
     controllers = ControllerChannel(
@@ -386,7 +389,10 @@ class BrokerServer:
         self._recovered = False
         self._shutdown = ShutdownSteps(self._clock)
         self._serving = asyncio.Event()
+        self.metrics = Registry()
+        self._admin = AdminServer(config, self.metrics, self._clock, self._workers)
         self.listeners: tuple[Listener, ...] = ()
+        self.admin_listener: AdminListener | None = None
 
     @property
     def node(self) -> Node:
@@ -406,6 +412,7 @@ class BrokerServer:
                 self._security = NodeSecurity(config, self._clock)
             except ConfigError as error:
                 raise StartError(str(error)) from error
+            await self._listen_for_admins(stack)
             if self._keyring is None:
                 self._keyring = NO_KEYS
                 if config.encryption_key_source:
@@ -432,6 +439,22 @@ class BrokerServer:
             await self._start(config, logs, stack)
             self._parts = stack.pop_all()
 
+    async def _listen_for_admins(self, stack: AsyncExitStack) -> None:
+        """Begin to answer about health and metrics, which ends last of all."""
+        address = self._config.admin_listener
+        if address is None:
+            return
+        try:
+            self.admin_listener = await self._admin.listen(address, self._security)
+        except ConfigError as error:
+            raise StartError(str(error)) from error
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {address} (admin.listener): {error.strerror or error};"
+                " stop what uses the address, or choose another one"
+            ) from error
+        self._shutdown.push(stack, "answers about metrics", self._admin.close)
+
     def _prepare_metadata_log(self, directories: list[str]) -> None:
         config = self._config
         voters = {voter.node_id for voter in config.controller_quorum_voters}
@@ -451,14 +474,20 @@ class BrokerServer:
     async def _start(self, config: BrokerConfig, logs: LogManager, stack: AsyncExitStack) -> None:
         now_ms = self._clock.now_ms()
         metadata_log = logs.open_metadata_log(_METADATA_LOG_CONFIG, now_ms)
-        logs.load_logs(now_ms)
+        # On a thread, though nothing else can be done meanwhile but to say so.
+        await self._workers.read(logs.load_logs, now_ms)
         _report_recovery(logs)
         flusher = FlushQueue(self._workers.flushes)
         security = self._security
-        outside = NodeEnvironment(self._files, self._clock, self._rng, self._workers, security)
+        outside = NodeEnvironment(
+            self._files, self._clock, self._rng, self._workers, security, self.metrics
+        )
         node = assemble(config, outside, logs, metadata_log, flusher, self._fail)
         self._node = node
         self._recovered = True
+        if self.admin_listener is not None:
+            url = str(self.admin_listener)
+            write_address_file(self._files, logs.directories[0].path, url)
         self._server = Server(
             self._limits,
             frame_bytes_max=config.socket_request_max_bytes,
@@ -469,17 +498,13 @@ class BrokerServer:
             host_rate=node.quotas.connection_rate_of,
             metrics=node.metrics,
         )
-        node.metrics.gauge(
-            "headrace_connections",
-            "Connections that are open, over all listeners.",
-            lambda: self._server.connection_count,
-        )
         self._housekeeping = Housekeeping(node, flusher, self._server)
         self._compactor = Compactor(node)
         self._scrubber = Scrubber(node)
         self._log_dir_moves = LogDirMoves(node)
         self._lost_replicas = OfflineReplicaReporter(node)
         self._logins = NodeLogins(node)
+        self._admin.show(node, self._logins)
         self._push_stops(stack)
         node.store.follow(self._on_image)
         start_authorizer(node, self._files)
@@ -549,6 +574,7 @@ class BrokerServer:
     async def stop(self) -> None:
         """Hand over leaderships, finish requests, flush, and mark the shutdown as clean."""
         leave = self._node.membership.leave
+        self._admin.stop_serving()
         await self._shutdown.run("the controller to give our leaderships to others", leave)
         self._node.closing = True
         await self._parts.aclose()
@@ -560,6 +586,7 @@ class BrokerServer:
         For a broker on a thread after a fatal error. It must not be stopped after that.
         """
         self._server.abort("the broker has ended")
+        self._admin.abort()
         for directory in self._node.logs.directories:
             directory.release()
 
@@ -747,14 +774,17 @@ def run(config: BrokerConfig, log_level: int = logging.INFO, hint: str = "") -> 
     The hint follows the ready line. 0 after a clean stop, 1 if the node must not go on. A bug ends
     the process with 70.
     """
-    logging.basicConfig(
-        level=log_level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    output = configure_logging(
+        log_level,
+        config.log_format,
+        config.log_repeated_lines_max,
+        {"node_id": config.node_id},
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, hint))
+        return runner.run(_serve(config, output, hint))
 
 
-async def _serve(config: BrokerConfig, hint: str) -> int:
+async def _serve(config: BrokerConfig, output: LogOutput, hint: str) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     stop_on_bugs(loop, _exit_on_bug)
@@ -768,6 +798,9 @@ async def _serve(config: BrokerConfig, hint: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     broker = BrokerServer(config, on_fatal=fail)
+    output.observe(broker.metrics)
+    log_reports = PeriodicTask("log", WINDOW_S, output.report_suppressed)
+    log_reports.start()
     starting = tasks.start_awaited(broker.start(), "start")
     waiting = tasks.start_awaited(stopping.wait(), "signals")
     # Joining a cluster may take long, because of its other nodes, and can be interrupted.
@@ -781,7 +814,8 @@ async def _serve(config: BrokerConfig, hint: str) -> int:
     gc.freeze()
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
     data = ", ".join(config.data_directories)
-    sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}\n")
+    admin = f", admin listener at {broker.admin_listener}" if broker.admin_listener else ""
+    sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}{admin}\n")
     sys.stdout.write(f"{hint}\n" if hint else "")
     sys.stdout.flush()
     # After the ready line, which people and programs expect to be the first.

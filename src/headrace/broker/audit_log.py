@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock
 from headrace.errors import StorageError
+from headrace.metrics import catalog
 from headrace.metrics.registry import Registry
 from headrace.security.authorization import Decision, Right
 from headrace.storage.files import File, Files
@@ -120,9 +121,7 @@ class AuditLog:
         self._is_writing = False
         self._has_failed = False
         self._tasks = TaskScope("audit log")
-        self._dropped_total = metrics.counter(
-            "headrace_audit_dropped", "Decisions that the audit log left out, for their number."
-        )
+        self._dropped_total = metrics.counter(catalog.AUDIT_DROPPED)
         # Now, so that a path that cannot be written ends the start and not the evidence.
         self._file.append(b"")
 

@@ -256,20 +256,24 @@ class NodeLogins:
 
     def listener(self, name: str, respond: Respond) -> SaslListener | None:
         """The listener of that name, in front of `respond`; None if it takes no logins."""
-        node = self._node
-        if not node.config.protocol_of(name).uses_sasl:
+        if not self._node.config.protocol_of(name).uses_sasl:
             return None
+        parts = self.exchange_parts(name)
+        return SaslListener(self._node, parts.listener, parts, respond)
+
+    def exchange_parts(self, name: str) -> ExchangeParts:
+        """What logins at the listener of that name look things up in; it has SASL."""
+        node = self._node
         settings = listener_sasl(node.config, name)
         if self._credentials is None:
             self._credentials = CredentialStore(node)
-        parts = ExchangeParts(
+        return ExchangeParts(
             settings,
             self._credentials,
             self._keys_of(settings),
             node.rng.randbytes,
             node.clock.now_ms,
         )
-        return SaslListener(node, settings, parts, respond)
 
     def _keys_of(self, settings: ListenerSasl) -> "TokenKeys | None":
         if "OAUTHBEARER" not in settings.mechanisms or settings.jwks_url is None:

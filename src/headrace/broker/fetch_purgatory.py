@@ -95,6 +95,11 @@ class FetchPurgatory:
         self._session_fetches: dict[FetchSession, DelayedFetch] = {}
         self._sessionless_fetches: dict[SessionPartition, DelayedFetch] = {}
 
+    @property
+    def waiting(self) -> int:
+        """The number of fetches that wait."""
+        return len(self._session_fetches) + len(set(self._sessionless_fetches.values()))
+
     def park(self, reads: Reads, bytes_needed: int, timeout_s: float) -> DelayedFetch:
         """Let a fetch without a session wait for the partitions it read."""
         fetch = DelayedFetch(self, reads, None, bytes_needed, timeout_s)

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
+from headrace.metrics import catalog
 from headrace.metrics.registry import Counter, Registry
 from headrace.net.server import Reply
 from headrace.protocol.apis import Api
@@ -38,27 +39,11 @@ class RequestMetrics:
         self._labels = labels = {"api": api.kafka_name, "listener": listener}
         self._errors: dict[int, Counter] = {}
         self.has_error_code = "error_code" in api.response.__specs__
-        self.received = registry.counter(
-            "headrace_request_received_bytes_total", "Bytes of requests, without lengths.", labels
-        )
-        self.sent = registry.counter(
-            "headrace_request_sent_bytes_total", "Bytes of responses.", labels
-        )
-        self.queue = registry.histogram(
-            "headrace_request_queue_seconds",
-            "Time from the arrival of a request to its dispatch.",
-            labels=labels,
-        )
-        self.handler = registry.histogram(
-            "headrace_request_handler_seconds",
-            "Time on the event loop from the dispatch of a request to its answer or its wait.",
-            labels=labels,
-        )
-        self.waiting = registry.histogram(
-            "headrace_request_waiting_seconds",
-            "Time that requests waited which could not be answered at once.",
-            labels=labels,
-        )
+        self.received = registry.counter(catalog.REQUEST_RECEIVED, labels)
+        self.sent = registry.counter(catalog.REQUEST_SENT, labels)
+        self.queue = registry.histogram(catalog.REQUEST_QUEUE, labels)
+        self.handler = registry.histogram(catalog.REQUEST_HANDLER, labels)
+        self.waiting = registry.histogram(catalog.REQUEST_WAITING, labels)
 
     def handled(self, received_bytes: int, queue_s: float, handler_s: float, reply: Reply) -> None:
         """Count a request at the end of its handler; `reply` is None if it comes later."""
@@ -97,8 +82,6 @@ class RequestMetrics:
         counter = self._errors.get(code)
         if counter is None:
             counter = self._errors[code] = self._registry.counter(
-                "headrace_request_errors_total",
-                "Requests answered with an error, or not at all.",
-                {**self._labels, "error": error_code(code).name},
+                catalog.REQUEST_ERRORS, {**self._labels, "error": error_code(code).name}
             )
         counter.value += 1

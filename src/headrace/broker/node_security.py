@@ -42,6 +42,11 @@ class NodeSecurity:
             self.controllers = self.controllers._replace(login=_login(controller_login(config)))
         self._renewal: PeriodicTask | None = None
 
+    def add_listener(self, listener: str) -> ServerTls:
+        """TLS of a listener that is not among `listeners`; renewed like theirs."""
+        tls = self._listeners[listener] = self._server_tls(listener)
+        return tls
+
     def tls_of(self, listener: str) -> ServerTls | None:
         """TLS of a listener; None if it does not speak TLS."""
         return self._listeners.get(listener)

@@ -27,6 +27,7 @@ from headrace.metadata.client_quotas import (
     connection_rate_of,
     rate_of,
 )
+from headrace.metrics import catalog
 from headrace.metrics.registry import Counter, Histogram, Registry
 from headrace.net.server import ServerConnection
 from headrace.options import LONG_MAX
@@ -69,16 +70,8 @@ class _QuotaMetrics:
 
     def __init__(self, registry: Registry, quota: str) -> None:
         labels = {"quota": quota}
-        self.violations: Counter = registry.counter(
-            "headrace_quota_violations_total",
-            "Requests of clients that were above a quota.",
-            labels,
-        )
-        self.throttled: Histogram = registry.histogram(
-            "headrace_quota_throttle_seconds",
-            "Time for which requests above a quota had a client wait.",
-            labels=labels,
-        )
+        self.violations: Counter = registry.counter(catalog.QUOTA_VIOLATIONS, labels)
+        self.throttled: Histogram = registry.histogram(catalog.QUOTA_THROTTLE, labels)
 
     def count(self, wait_s: float) -> None:
         self.violations.value += 1
@@ -100,14 +93,9 @@ class ClientQuotas:
         self.fetch = _QuotaMetrics(registry, "fetch")
         self.request = _QuotaMetrics(registry, "request")
         self.mutation = _QuotaMetrics(registry, "controller_mutation")
+        registry.gauge(catalog.QUOTA_CLIENTS, lambda: len(self._limits))
         registry.gauge(
-            "headrace_quota_clients",
-            "Clients whose use of a quota is measured.",
-            lambda: len(self._limits),
-        )
-        registry.gauge(
-            "headrace_throttled_connections",
-            "Connections that are not read because their client is above a quota.",
+            catalog.THROTTLED_CONNECTIONS,
             lambda: sum(connection.is_muted for connection in self._throttled),
         )
 

@@ -3,7 +3,8 @@
 import logging
 import shlex
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -12,10 +13,14 @@ from headrace.cli.options import examples, key_value, unique
 from headrace.config import broker_config, read_properties
 from headrace.config.listeners import ANY_ADDRESS, parse_listeners
 from headrace.errors import ConfigError
-from headrace.net.addresses import Address
-from headrace.net.ports import HeldPort
+from headrace.net.addresses import DEFAULT_PORT, Address
+from headrace.net.ports import HeldPort, listen
 
 _BROKERS_MAX = 100
+ADMIN_SETTING = "admin.listener"
+# The port of the first broker's admin listener, and the address of all.
+_ADMIN_PORT = 9644
+_LOOPBACK = "127.0.0.1"
 
 _settings_option = click.option(
     "--set",
@@ -91,6 +96,8 @@ def up(
         "listeners": f"PLAINTEXT://{listen}",
         # A developer's first consumer should not wait for others to join it.
         "group.initial.rebalance.delay.ms": "0",
+        # Whoever starts it reads what it says, even through a pipe.
+        "log.format": "text",
     }
     overrides = unique(settings, "--set")
     _refuse_both("--data-dir", "data_dir", overrides, ("log.dirs", "log.dir"))
@@ -101,7 +108,9 @@ def up(
         return _supervise(brokers, data_dir, listen, properties, overrides, verbose=verbose)
     if "log.dir" in overrides:
         del properties["log.dirs"]
-    return serve(properties | overrides, verbose=verbose)
+    usual = listen.endswith(f":{DEFAULT_PORT}") and "listeners" not in overrides
+    with _admin_listeners(1, overrides, usual=usual, secure=False) as [admin]:
+        return serve(properties | admin | overrides, verbose=verbose)
 
 
 def _up_secure(
@@ -131,18 +140,20 @@ def _up_secure(
         f"clients connect by {file}: headrace topics list --client-config {shlex.quote(str(file))}"
     )
     common = {**properties, **security.broker_properties(), **overrides}
-    if count == 1:
-        common["listeners"] = f"{PROTOCOL}://{Address(host, ports[0])}"
-        return serve(common, verbose=verbose, hint=hint)
-    _refuse_assigned(data_dir, overrides)
-    return _run_cluster(
-        [Address(host, port) for port in ports],
-        data_dir,
-        common,
-        protocol=PROTOCOL,
-        verbose=verbose,
-        hint=hint,
-    )
+    with _admin_listeners(count, overrides, usual=first == DEFAULT_PORT, secure=True) as admins:
+        if count == 1:
+            common["listeners"] = f"{PROTOCOL}://{Address(host, ports[0])}"
+            return serve({**common, **admins[0]}, verbose=verbose, hint=hint)
+        _refuse_assigned(data_dir, overrides)
+        return _run_cluster(
+            [Address(host, port) for port in ports],
+            data_dir,
+            common,
+            admins,
+            protocol=PROTOCOL,
+            verbose=verbose,
+            hint=hint,
+        )
 
 
 def _supervise(
@@ -159,13 +170,15 @@ def _supervise(
     # Held until the end: a broker that dies finds its port free when it is started again.
     held = [HeldPort(host) for _ in range(0 if first else count)]
     ports = [port.number for port in held] or range(first, first + count)
-    return _run_cluster(
-        [Address(host, port) for port in ports],
-        data_dir,
-        {**properties, **overrides},
-        protocol="PLAINTEXT",
-        verbose=verbose,
-    )
+    with _admin_listeners(count, overrides, usual=first == DEFAULT_PORT, secure=False) as admins:
+        return _run_cluster(
+            [Address(host, port) for port in ports],
+            data_dir,
+            {**properties, **overrides},
+            admins,
+            protocol="PLAINTEXT",
+            verbose=verbose,
+        )
 
 
 def _refuse_assigned(data_dir: str, overrides: Mapping[str, str]) -> None:
@@ -180,10 +193,50 @@ def _refuse_assigned(data_dir: str, overrides: Mapping[str, str]) -> None:
         )
 
 
+@contextmanager
+def _admin_listeners(
+    count: int, overrides: Mapping[str, str], *, usual: bool, secure: bool
+) -> Iterator[list[dict[str, str]]]:
+    """The settings of the admin listener of each broker; their ports are held while they run.
+
+    Brokers at the `usual` port have the usual admin ports, one after the other, if those are free.
+    A broker that is started again comes back at its port, so that dashboards find it.
+    """
+    if ADMIN_SETTING in overrides:
+        if count > 1 and overrides[ADMIN_SETTING]:
+            raise click.UsageError(
+                f"--set {ADMIN_SETTING}=... is not for a cluster, whose brokers need one each;"
+                " empty it turns all of them off."
+            )
+        yield [{} for _ in range(count)]
+        return
+    ports = list(range(_ADMIN_PORT, _ADMIN_PORT + count))
+    held: list[HeldPort] = []
+    if not usual or not all(map(_is_free, ports)):
+        held = [HeldPort(_LOOPBACK) for _ in range(count)]
+        ports = [port.number for port in held]
+    scheme = "https" if secure else "http"
+    try:
+        yield [{ADMIN_SETTING: f"{scheme}://{Address(_LOOPBACK, port)}"} for port in ports]
+    finally:
+        for port in held:
+            port.release()
+
+
+def _is_free(port: int) -> bool:
+    """Whether nothing listens at a port of this machine now."""
+    try:
+        listen(_LOOPBACK, port).close()
+    except OSError:
+        return False
+    return True
+
+
 def _run_cluster(
     addresses: Sequence[Address],
     data_dir: str,
     common: Mapping[str, str],
+    admins: Sequence[Mapping[str, str]],
     *,
     protocol: str,
     verbose: bool,
@@ -196,6 +249,7 @@ def _run_cluster(
         data_dir,
         socket.gethostname(),
         common,
+        admins,
         protocol=protocol,
         verbose=verbose,
     )

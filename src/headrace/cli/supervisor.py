@@ -56,6 +56,11 @@ class LocalBroker:
     verbose: bool = False
 
     @property
+    def admin_listener(self) -> str:
+        """The URL of its admin listener; empty if it has none."""
+        return self.properties.get("admin.listener", "")
+
+    @property
     def command(self) -> list[str]:
         """The command that starts it."""
         program = [sys.executable, "-P", "-m", "headrace.cli.broker_process"]
@@ -89,11 +94,15 @@ def plan(
     data_dir: str,
     hostname: str,
     common: Mapping[str, str],
+    own: Sequence[Mapping[str, str]] = (),
     *,
     protocol: str = "PLAINTEXT",
     verbose: bool = False,
 ) -> tuple[LocalBroker, ...]:
-    """The brokers of a cluster, one for each address; `common` settings override the defaults."""
+    """The brokers of a cluster, one for each address; `common` settings override the defaults.
+
+    `own` has more settings for each of them.
+    """
     voting = voter_count(len(listen))
     reached = [
         address._replace(host=hostname) if address.host in ANY_ADDRESS else address
@@ -113,6 +122,7 @@ def plan(
             address=place,
             properties={
                 **shared,
+                **(own[number - 1] if own else {}),
                 "node.id": str(number),
                 "process.roles": "broker,controller" if number <= voting else "broker",
                 "listeners": f"{protocol}://{bound}",
@@ -252,7 +262,11 @@ async def supervise(members: Sequence[LocalBroker], data_dir: str, hint: str = "
         if not told and all(process.is_ready for process in everybody):
             told.append(True)
             where = ", ".join(str(member.address) for member in members)
-            sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data_dir}\n")
+            admin = ", ".join(filter(None, (member.admin_listener for member in members)))
+            sys.stdout.write(
+                f"headrace {__version__} ready on {where}, data in {data_dir}"
+                f"{', admin listeners at ' if admin else ''}{admin}\n"
+            )
             sys.stdout.write(f"{hint}\n" if hint else "")
             sys.stdout.flush()
 

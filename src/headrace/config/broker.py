@@ -21,6 +21,7 @@ from headrace.config.listeners import (
     parse_advertised_listeners,
     parse_listeners,
 )
+from headrace.config.monitoring import MonitoringConfig
 from headrace.config.properties import Properties
 from headrace.config.quotas import QuotaConfig
 from headrace.config.sasl import (
@@ -141,6 +142,7 @@ class BrokerConfig(
     CompactionConfig,
     CoordinatorConfig,
     EncryptionConfig,
+    MonitoringConfig,
     QuorumConfig,
     QuotaConfig,
     ReplicationConfig,

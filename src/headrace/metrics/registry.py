@@ -2,21 +2,48 @@
 
 Rule: a metric is a number in memory and reads no clock: durations are arguments. Code that counts
 gets its metrics from the registry once and keeps them; on a hot path it adds to `Counter.value`
-without a call.
+without a call. Every metric is of a `Family`, which `headrace.metrics.catalog` declares.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
 
-# Upper bounds of durations in seconds: ten microseconds to half a minute, two to a decade.
+# Upper bounds of durations in seconds: ten microseconds to half a minute, three to a decade.
 SECONDS = (
-    0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0,
+    0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
+    0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
 )  # fmt: skip
 
-Labels: TypeAlias = tuple[tuple[str, str], ...]
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
+"""Values of labels, in the order of the family's names, each with the value of the metric."""
+
+
+class Kind(Enum):
+    """What a metric is, by the names of Prometheus."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Family(NamedTuple):
+    """A name under which there is a metric for each combination of values of its labels.
+
+    `bounds` are those of a histogram. `kafka` is the MBean or client metric of Apache Kafka that
+    shows the same, for who knows that.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    kafka: str = ""
 
 
 class Counter:
@@ -72,69 +99,74 @@ Metric: TypeAlias = Counter | Gauge | Histogram
 AnyMetric = TypeVar("AnyMetric", Counter, Gauge, Histogram)
 
 
-class MetricFamily(NamedTuple):
-    """The metrics of one name, with their help text: one metric per combination of labels."""
+class FamilyMetrics(NamedTuple):
+    """The metrics of a family, by the values of its labels."""
 
-    name: str
-    help: str
-    metrics: dict[Labels, Metric]
+    family: Family
+    metrics: dict[tuple[str, ...], Metric]
+    # Reads samples that nobody keeps metrics of: those of partitions and groups, say.
+    samplers: list[Callable[[], Samples]]
 
 
 class Registry:
-    """The metrics of one program, by name and labels.
+    """The metrics of one program, by family and labels.
 
-    Invariant: metrics of one name are of one kind, with one help text and the same label names.
+    Invariant: one name has one family.
     """
 
     def __init__(self) -> None:
-        self._families: dict[str, MetricFamily] = {}
+        self._families: dict[str, FamilyMetrics] = {}
 
-    def counter(self, name: str, text: str, labels: Mapping[str, str] = NO_LABELS) -> Counter:
-        """The counter with a name and labels, made if there is none yet."""
-        return self._metric(name, text, labels, Counter, Counter)
+    def counter(self, family: Family, labels: Mapping[str, str] = NO_LABELS) -> Counter:
+        """The counter of a family with labels, made if there is none yet."""
+        assert family.kind is Kind.COUNTER, family
+        return self._metric(family, labels, Counter, Counter)
 
     def gauge(
-        self,
-        name: str,
-        text: str,
-        read: Callable[[], float],
-        labels: Mapping[str, str] = NO_LABELS,
+        self, family: Family, read: Callable[[], float], labels: Mapping[str, str] = NO_LABELS
     ) -> Gauge:
-        """The gauge with a name and labels, made with `read` if there is none yet."""
-        return self._metric(name, text, labels, Gauge, lambda: Gauge(read))
+        """The gauge of a family with labels, made with `read` if there is none yet."""
+        assert family.kind is Kind.GAUGE, family
+        return self._metric(family, labels, Gauge, lambda: Gauge(read))
 
-    def histogram(
-        self,
-        name: str,
-        text: str,
-        bounds: Sequence[float] = SECONDS,
-        labels: Mapping[str, str] = NO_LABELS,
-    ) -> Histogram:
-        """The histogram with a name and labels, made if there is none yet."""
-        return self._metric(name, text, labels, Histogram, lambda: Histogram(bounds))
+    def histogram(self, family: Family, labels: Mapping[str, str] = NO_LABELS) -> Histogram:
+        """The histogram of a family with labels, made if there is none yet."""
+        assert family.kind is Kind.HISTOGRAM, family
+        return self._metric(family, labels, Histogram, lambda: Histogram(family.bounds))
 
-    def collect(self) -> Iterator[MetricFamily]:
-        """All metrics by name, in the order in which the names were first used."""
-        for family in self._families.values():
-            yield family._replace(metrics=dict(family.metrics))
+    def samples(self, family: Family, read: Callable[[], Samples]) -> None:
+        """Have `read` called for samples of a counter or gauge whenever metrics are collected.
+
+        It may be a generator, which is read in parts: what it iterates over must not change
+        between them. It yields no combination of labels twice.
+        """
+        assert family.kind is not Kind.HISTOGRAM, family
+        self._entry(family).samplers.append(read)
+
+    def collect(self) -> Iterator[FamilyMetrics]:
+        """All metrics by family, in the order in which the families were first used."""
+        for entry in tuple(self._families.values()):
+            yield FamilyMetrics(entry.family, dict(entry.metrics), list(entry.samplers))
+
+    def _entry(self, family: Family) -> FamilyMetrics:
+        entry = self._families.get(family.name)
+        if entry is None:
+            entry = self._families[family.name] = FamilyMetrics(family, {}, [])
+        assert entry.family is family, family.name
+        return entry
 
     def _metric(
         self,
-        name: str,
-        text: str,
+        family: Family,
         labels: Mapping[str, str],
         kind: type[AnyMetric],
         make: Callable[[], AnyMetric],
     ) -> AnyMetric:
-        family = self._families.get(name)
-        if family is None:
-            family = self._families[name] = MetricFamily(name, text, {})
-        key = tuple(sorted(labels.items()))
-        known = next(iter(family.metrics), key)
-        assert [label for label, _ in known] == [label for label, _ in key], (name, known, key)
-        assert family.help == text, name
-        metric = family.metrics.get(key)
+        entry = self._entry(family)
+        assert labels.keys() == set(family.labels), (family, labels)
+        key = tuple(labels[name] for name in family.labels)
+        metric = entry.metrics.get(key)
         if metric is None:
-            metric = family.metrics[key] = make()
-        assert isinstance(metric, kind), name
+            metric = entry.metrics[key] = make()
+        assert isinstance(metric, kind), family
         return metric

@@ -75,6 +75,10 @@ class ConnectionCounts:
         self._rates: dict[str, TokenBucket] = {}
         self._host_rates: OrderedDict[str, TokenBucket] = OrderedDict()
 
+    def by_listener(self) -> list[tuple[str, int]]:
+        """The listeners that have connections, and their number."""
+        return list(self._by_listener.items())
+
     def admit(
         self,
         host: str,

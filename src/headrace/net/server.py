@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, TypeAlias, cast
 
 from headrace.errors import ProtocolError
+from headrace.metrics import catalog
 from headrace.metrics.registry import Counter, Registry
 from headrace.net.connection_limits import (
     ConnectionCounts,
@@ -478,22 +479,23 @@ class Server:
         self._unread: dict[ServerConnection, int] = {}
         self._unread_bytes = 0
         metrics = metrics or Registry()
-        self._refused = {refusal: _refused_counter(metrics, refusal.value) for refusal in Refusal}
-        self._delayed = metrics.counter(
-            "headrace_connections_delayed_total",
-            "Connections that were read only after a wait, to hold a rate of new connections.",
+        self._metrics = metrics
+        self._refused = {
+            refusal: metrics.counter(catalog.CONNECTIONS_REFUSED, {"limit": refusal.value})
+            for refusal in Refusal
+        }
+        self._delayed = metrics.counter(catalog.CONNECTIONS_DELAYED)
+        self._closed = {
+            reason: metrics.counter(catalog.CONNECTIONS_CLOSED, {"reason": reason.value})
+            for reason in _CloseReason
+        }
+        self._accepted: dict[str, Counter] = {}
+        metrics.samples(
+            catalog.CONNECTIONS,
+            lambda: [((listener,), count) for listener, count in self._counts.by_listener()],
         )
-        self._closed = {reason: _closed_counter(metrics, reason) for reason in _CloseReason}
-        metrics.gauge(
-            "headrace_unread_response_bytes",
-            "Bytes of answers for connections whose peers do not read.",
-            lambda: self._unread_bytes,
-        )
-        metrics.gauge(
-            "headrace_queued_request_bytes",
-            "Bytes of the buffers for requests that are received and not answered yet.",
-            lambda: self._buffers.held_bytes,
-        )
+        metrics.gauge(catalog.UNREAD_RESPONSE_BYTES, lambda: self._unread_bytes)
+        metrics.gauge(catalog.QUEUED_REQUEST_BYTES, lambda: self._buffers.held_bytes)
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
         self._now = now
@@ -527,6 +529,9 @@ class Server:
         if tls is not None and self._handshakes is None:
             self._handshakes = ThreadPoolExecutor(_HANDSHAKE_THREADS, "tls-handshake")
             self._tls_scratch = memoryview(bytearray(TLS_SCRATCH_BYTES))
+        self._accepted[name] = self._metrics.counter(
+            catalog.CONNECTIONS_ACCEPTED, {"listener": name}
+        )
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
             lambda: self._accept(respond, name, tls, authenticated, welcome),
@@ -676,6 +681,7 @@ class Server:
                 connection.close_later(wait_s)
             return False
         self._connections[connection] = None
+        self._accepted[listener].value += 1
         if needs_room:
             self._make_room(listener)
         if wait_s > 0:
@@ -739,19 +745,3 @@ class _CloseReason(Enum):
     SLOW = "slow_request"
     UNREAD = "unread_responses"
     ROOM = "needed_for_brokers"
-
-
-def _refused_counter(metrics: Registry, limit: str) -> Counter:
-    return metrics.counter(
-        "headrace_connections_refused_total",
-        "Connections that were closed at once or soon, by the limit that was reached.",
-        {"limit": limit},
-    )
-
-
-def _closed_counter(metrics: Registry, reason: _CloseReason) -> Counter:
-    return metrics.counter(
-        "headrace_connections_closed_total",
-        "Connections that were closed because of what their clients did or did not do.",
-        {"reason": reason.value},
-    )

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.config import broker_config
+from headrace.config.monitoring import ADDRESS_FILE
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
 from headrace.net.ports import HeldPort
@@ -34,6 +35,7 @@ _PORT_ATTEMPTS = 5
 # records may have timestamps of years ago: whether they still exist must not depend on how long the
 # broker has been running, so it checks retention only after a day.
 DEFAULTS = {
+    "log.format": "text",
     "group.initial.rebalance.delay.ms": "0",
     "log.retention.check.interval.ms": "86400000",
     # Many brokers of tests leave their data behind.
@@ -96,6 +98,16 @@ class Pausable(ABC):
         finally:
             if self.is_running:
                 self.resume()
+
+
+def read_admin_url(data_dir: Path) -> str:
+    """The URL of the admin listener of a running broker, from its data directory."""
+    try:
+        return (data_dir / ADDRESS_FILE).read_text().strip()
+    except FileNotFoundError:
+        raise BrokerError(
+            "the broker has no admin listener; give it config={'admin.listener': '127.0.0.1:0'}"
+        ) from None
 
 
 class Broker(Startable, Pausable):
@@ -196,6 +208,11 @@ class Broker(Startable, Pausable):
         if directory is None:
             raise BrokerError("the broker has no data before it is started; call start() first")
         return directory
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of its admin listener, where its config has `admin.listener`."""
+        return read_admin_url(self.data_dir)
 
     @property
     def is_running(self) -> bool:

@@ -19,7 +19,14 @@ from headrace.protocol.messages import describe_quorum as quorum
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
 from headrace.testing.access import access_to_brokers
-from headrace.testing.broker import DEFAULTS, Pausable, Startable, Value, text_of
+from headrace.testing.broker import (
+    DEFAULTS,
+    Pausable,
+    Startable,
+    Value,
+    read_admin_url,
+    text_of,
+)
 from headrace.testing.broker_log import BrokerLog
 from headrace.testing.broker_requests import (
     NOBODY,
@@ -75,6 +82,11 @@ class ClusterBroker(Pausable):
     def bootstrap_servers(self) -> str:
         """The address for clients, as `127.0.0.1:PORT`."""
         return str(Address(self.host, self.port))
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of its admin listener, where its config has `admin.listener`."""
+        return read_admin_url(self.data_dir)
 
     @property
     def pid(self) -> int:

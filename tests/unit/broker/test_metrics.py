@@ -77,9 +77,11 @@ class Measured:
     def value(self, name: str, **labels: str) -> Any:
         """A counter's value, or a histogram's count and sum; None if there is no such metric."""
         wanted = {"listener": "PLAINTEXT", **labels}
-        for family in self.registry.collect():
-            metric = family.metrics.get(tuple(sorted(wanted.items())))
-            if family.name == f"headrace_request_{name}" and metric is not None:
+        for family, metrics, _ in self.registry.collect():
+            if family.name != f"headrace_request_{name}":
+                continue
+            metric = metrics.get(tuple(wanted[label] for label in family.labels))
+            if metric is not None:
                 if isinstance(metric, Histogram):
                     return metric.count, pytest.approx(metric.sum)
                 assert isinstance(metric, Counter)

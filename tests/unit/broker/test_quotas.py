@@ -77,8 +77,8 @@ class Quota:
         return RequestCharge(self.quotas, self.limits(user, client_id), connection)
 
     def metric(self, name: str) -> dict[str, Any]:
-        [family] = [family for family in self.registry.collect() if family.name == name]
-        return {labels[0][1]: metric for labels, metric in family.metrics.items()}
+        [family] = [family for family in self.registry.collect() if family.family.name == name]
+        return {labels[0]: metric for labels, metric in family.metrics.items()}
 
 
 def fetched(byte_count: int) -> FetchResponse:

@@ -31,6 +31,8 @@ HONOURED = {Scope.BROKER: BROKER_SETTINGS, Scope.TOPIC: TOPIC_SETTINGS}
 
 # Settings of our own, under names that Kafka does not have.
 OURS = {
+    "admin.listener",
+    "admin.readiness.checks",
     "audit.log.decisions",
     "audit.log.max.bytes",
     "audit.log.max.per.second",
@@ -46,9 +48,14 @@ OURS = {
     "leader.imbalance.per.broker.percentage",
     "log.dir.reserved.bytes",
     "log.dir.usage.warn.percent",
+    "log.format",
+    "log.repeated.lines.max",
     "log.scrub.bytes.per.second",
     "log.scrub.interval.ms",
     "max.in.flight.requests.per.connection",
+    "metrics.groups.max",
+    "metrics.partitions.max",
+    "metrics.topics.max",
     "queued.max.response.bytes",
     "quota.consumer.default",
     "quota.producer.default",

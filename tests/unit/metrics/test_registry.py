@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metrics.registry import SECONDS, Counter, Histogram, Registry
+from headrace.metrics.registry import SECONDS, Counter, Family, Histogram, Kind, Registry
+
+REQUESTS = Family("requests_total", Kind.COUNTER, "All.", ("api",))
+CONNECTIONS = Family("connections", Kind.GAUGE, "Open ones.")
+DURATION = Family("seconds", Kind.HISTOGRAM, "Time.", ("api",), SECONDS)
+BY_TWO = Family("two_total", Kind.COUNTER, "By two labels.", ("api", "listener"))
 
 PRODUCE, FETCH = {"api": "Produce"}, {"api": "Fetch"}
 
@@ -37,44 +42,56 @@ def test_no_value_is_lost(values: list[float]) -> None:
 
 def test_a_gauge_is_read_when_it_is_asked_for() -> None:
     connections: list[str] = []
-    gauge = Registry().gauge("connections", "Open ones.", lambda: len(connections))
+    gauge = Registry().gauge(CONNECTIONS, lambda: len(connections))
     connections += ["a", "b"]
     assert gauge.value == 2
 
 
-def test_a_name_with_labels_has_one_metric() -> None:
+def test_a_family_with_labels_has_one_metric() -> None:
     registry = Registry()
-    counter = registry.counter("requests", "All.", PRODUCE)
-    assert registry.counter("requests", "All.", PRODUCE) is counter
-    assert registry.counter("requests", "All.", FETCH) is not counter
-    histogram = registry.histogram("seconds", "Time.", labels=PRODUCE)
-    assert registry.histogram("seconds", "Time.", labels=PRODUCE) is histogram
+    counter = registry.counter(REQUESTS, PRODUCE)
+    assert registry.counter(REQUESTS, PRODUCE) is counter
+    assert registry.counter(REQUESTS, FETCH) is not counter
+    histogram = registry.histogram(DURATION, PRODUCE)
+    assert registry.histogram(DURATION, PRODUCE) is histogram
+    assert histogram.bounds == SECONDS
 
 
 def test_labels_are_the_same_in_any_order() -> None:
     registry = Registry()
-    first = registry.counter("requests", "All.", {"api": "Produce", "listener": "A"})
-    assert registry.counter("requests", "All.", {"listener": "A", "api": "Produce"}) is first
+    first = registry.counter(BY_TWO, {"api": "Produce", "listener": "A"})
+    assert registry.counter(BY_TWO, {"listener": "A", "api": "Produce"}) is first
 
 
 def test_metrics_of_one_name_are_alike() -> None:
     registry = Registry()
-    registry.counter("requests", "All.", PRODUCE)
+    registry.counter(REQUESTS, PRODUCE)
     for wrong in (
-        lambda: registry.counter("requests", "All.", {"listener": "A"}),
-        lambda: registry.counter("requests", "Some.", PRODUCE),
-        lambda: registry.histogram("requests", "All.", labels=PRODUCE),
+        lambda: registry.counter(REQUESTS, {"listener": "A"}),
+        lambda: registry.counter(REQUESTS),
+        lambda: registry.counter(REQUESTS._replace(help="Some."), PRODUCE),
+        lambda: registry.histogram(REQUESTS, PRODUCE),
     ):
         with pytest.raises(AssertionError):
             wrong()
 
 
-def test_all_metrics_are_collected_by_name() -> None:
+def test_all_metrics_are_collected_by_family() -> None:
     registry = Registry()
-    registry.counter("requests", "All.", PRODUCE).add(3)
-    registry.gauge("connections", "Open ones.", lambda: 7)
-    registry.counter("requests", "All.", FETCH)
+    registry.counter(REQUESTS, PRODUCE).add(3)
+    registry.gauge(CONNECTIONS, lambda: 7)
+    registry.counter(REQUESTS, FETCH)
     requests, connections = registry.collect()
-    assert (requests.name, requests.help) == ("requests", "All.")
-    assert list(requests.metrics) == [(("api", "Produce"),), (("api", "Fetch"),)]
+    assert requests.family is REQUESTS
+    assert list(requests.metrics) == [("Produce",), ("Fetch",)]
     assert [metric.value for metric in connections.metrics.values()] == [7]  # type: ignore[union-attr]
+
+
+def test_samples_are_read_when_metrics_are_collected() -> None:
+    registry = Registry()
+    counts = {"Produce": 1}
+    registry.samples(REQUESTS, lambda: [((api,), n) for api, n in counts.items()])
+    counts["Fetch"] = 2
+    [requests] = registry.collect()
+    [read] = requests.samplers
+    assert list(read()) == [(("Produce",), 1), (("Fetch",), 2)]

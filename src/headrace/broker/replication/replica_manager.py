@@ -119,6 +119,17 @@ class ReplicaManager:
         for partitions in tuple(self._topics.values()):
             yield from tuple(partitions.values())
 
+    def topics(self) -> Iterator[tuple[str, list[Partition]]]:
+        """The topics with replicas here, each with its replicas; it may be read in parts."""
+        for name, partitions in tuple(self._topics.items()):
+            if partitions:
+                yield name, list(partitions.values())
+
+    @property
+    def unopened_count(self) -> int:
+        """The number of replicas whose log could not be opened."""
+        return len(self._offline)
+
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of the topic with an id, or None."""
         topic = None if self._image is None else self._image.topics_by_id.get(topic_id)

@@ -1,0 +1,201 @@
+"""Metrics of a node that are read when they are asked for: its state, its replicas, its disks.
+
+Nothing is counted here on the way of a request. Rule: a sampler reads numbers that are in memory,
+and those over many partitions are generators, so that a scrape can be cut into turns of the loop.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from headrace import __version__
+from headrace.broker import process_usage
+from headrace.broker.health import NodeState
+from headrace.broker.node import Node
+from headrace.broker.partition_summary import ClusterSummary, PartitionSummary
+from headrace.broker.replication.partition import Partition
+from headrace.metrics import catalog
+from headrace.metrics.registry import Family, Registry, Samples
+
+# What a topic beyond `metrics.topics.max` is called; no topic can have that name.
+OTHER_TOPICS = "(other)"
+
+
+def observe_process(registry: Registry) -> None:
+    """Show what this process uses."""
+    registry.samples(catalog.PROCESS_CPU, lambda: [((), process_usage.cpu_seconds())])
+    registry.gauge(catalog.PROCESS_MEMORY, process_usage.resident_bytes)
+    registry.gauge(catalog.PROCESS_OPEN_FILES_MAX, process_usage.open_files_max)
+    registry.gauge(catalog.PROCESS_THREADS, process_usage.threads)
+
+
+def observe_state(registry: Registry, state: Callable[[], NodeState]) -> None:
+    """Show the state of a node, which need not have recovered yet."""
+
+    def states() -> Samples:
+        now = state()
+        return [((each.value,), int(each is now)) for each in NodeState]
+
+    registry.samples(catalog.NODE_STATE, states)
+
+
+def observe_node(
+    node: Node, summary: Callable[[], PartitionSummary], cluster: Callable[[], ClusterSummary]
+) -> None:
+    """Show a node that has recovered; the summaries are those of a moment ago."""
+    registry, config = node.metrics, node.config
+    info = {
+        "version": __version__,
+        "node_id": str(node.node_id),
+        "cluster_id": node.cluster_id,
+        "roles": ",".join(config.process_roles),
+        "rack": config.broker_rack or "",
+    }
+    registry.gauge(catalog.NODE_INFO, lambda: 1, info)
+    registry.gauge(catalog.FETCHES_WAITING, lambda: node.fetch_purgatory.waiting)
+    registry.gauge(catalog.FETCH_SESSIONS, lambda: len(node.fetch_sessions))
+    _observe_summary(registry, summary)
+    _observe_partitions(node)
+    _observe_cluster(node, cluster)
+    _observe_quorum(node)
+    _observe_directories(node)
+
+
+def _observe_summary(registry: Registry, summary: Callable[[], PartitionSummary]) -> None:
+    fields: dict[Family, Callable[[PartitionSummary], float]] = {
+        catalog.PARTITIONS: lambda counts: counts.replicas,
+        catalog.LEADERS: lambda counts: counts.led,
+        catalog.UNDER_REPLICATED: lambda counts: counts.under_replicated,
+        catalog.UNDER_MIN_ISR: lambda counts: counts.under_min_isr,
+        catalog.AT_MIN_ISR: lambda counts: counts.at_min_isr,
+        catalog.REASSIGNING: lambda counts: counts.reassigning,
+        catalog.OFFLINE_REPLICAS: lambda counts: counts.offline,
+        catalog.FOLLOWERS_BEHIND: lambda counts: counts.followers_behind,
+        catalog.FOLLOWER_LAG_MAX: lambda counts: counts.follower_lag_max,
+        catalog.FOLLOWER_LAG_MAX_SECONDS: lambda counts: counts.follower_lag_max_s,
+    }
+
+    def reader(read: Callable[[PartitionSummary], float]) -> Callable[[], float]:
+        return lambda: read(summary())
+
+    for family, read in fields.items():
+        registry.gauge(family, reader(read))
+
+
+def shown_topics(node: Node) -> Iterator[tuple[str, list[Partition]]]:
+    """The topics of this broker that have metrics of their own, each with its replicas here."""
+    yield from islice(node.replicas.topics(), node.config.metrics_topics_max)
+
+
+def _observe_partitions(node: Node) -> None:
+    registry = node.metrics
+
+    def shown() -> Iterator[Partition]:
+        partitions = (each for _, held in shown_topics(node) for each in held)
+        yield from islice(partitions, node.config.metrics_partitions_max)
+
+    def by_partition(read: Callable[[Partition], float]) -> Callable[[], Samples]:
+        return lambda: (
+            ((partition.name.topic, str(partition.name.partition)), read(partition))
+            for partition in shown()
+        )
+
+    def follower_lags() -> Samples:
+        for partition in shown():
+            leadership = partition.leadership
+            if leadership is None:
+                continue
+            topic, index = partition.name
+            start_offset, end_offset = partition.log.log_start_offset, leadership.log_end_offset
+            for broker_id, follower in leadership.followers.items():
+                lag = end_offset - max(follower.log_end_offset, start_offset)
+                if lag > 0:
+                    yield (topic, str(index), str(broker_id)), lag
+
+    for family, read in (
+        (catalog.PARTITION_LOG_END, lambda each: each.log.log_end_offset),
+        (catalog.PARTITION_LOG_START, lambda each: each.log.log_start_offset),
+        (catalog.PARTITION_HIGH_WATERMARK, lambda each: each.high_watermark),
+        (catalog.PARTITION_LOG_BYTES, lambda each: each.log.size_bytes),
+        (catalog.PARTITION_LEADER, lambda each: int(each.is_leader)),
+    ):
+        registry.samples(family, by_partition(read))
+    registry.samples(catalog.PARTITION_FOLLOWER_LAG, follower_lags)
+    registry.samples(
+        catalog.TOPIC_LOG_BYTES,
+        lambda: (
+            ((topic,), sum(partition.log.size_bytes for partition in held))
+            for topic, held in shown_topics(node)
+        ),
+    )
+
+
+def _observe_cluster(node: Node, cluster: Callable[[], ClusterSummary]) -> None:
+    """Show what the active controller knows of its cluster; the others show nothing of it."""
+    registry, store = node.metrics, node.store
+    if node.controller is None:
+        return
+    registry.gauge(catalog.ACTIVE_CONTROLLER, lambda: int(store.is_active))
+
+    def brokers() -> Samples:
+        if not store.is_active:
+            return []
+        states = [broker.fenced for broker in store.image.brokers.values()]
+        return [(("active",), states.count(False)), (("fenced",), states.count(True))]
+
+    registry.samples(catalog.CLUSTER_BROKERS, brokers)
+    for family, read in (
+        (catalog.CLUSTER_TOPICS, lambda: len(store.image.topics)),
+        (catalog.CLUSTER_PARTITIONS, lambda: cluster().partitions),
+        (catalog.OFFLINE_PARTITIONS, lambda: cluster().offline),
+        (catalog.PREFERRED_IMBALANCE, lambda: cluster().not_preferred),
+    ):
+        registry.samples(family, _while_active(node, read))
+
+
+def _while_active(node: Node, read: Callable[[], float]) -> Callable[[], Samples]:
+    return lambda: [((), read())] if node.store.is_active else []
+
+
+def _observe_quorum(node: Node) -> None:
+    registry, quorum, store = node.metrics, node.quorum, node.store
+    registry.gauge(catalog.RAFT_EPOCH, lambda: quorum.leader.epoch)
+    registry.gauge(catalog.RAFT_LEADER, lambda: quorum.leader.leader_id)
+    registry.gauge(catalog.RAFT_LOG_END, lambda: quorum.log.end_offset)
+    registry.gauge(catalog.RAFT_HIGH_WATERMARK, lambda: quorum.high_watermark)
+    registry.gauge(
+        catalog.RAFT_COMMIT_LAG,
+        lambda: max(quorum.log.end_offset - max(quorum.high_watermark, 0), 0),
+    )
+    registry.gauge(
+        catalog.METADATA_APPLY_LAG, lambda: max(quorum.high_watermark - store.image_offset, 0)
+    )
+
+
+def _observe_directories(node: Node) -> None:
+    registry, logs = node.metrics, node.logs
+
+    def sampler(read: Callable[[int], float | None]) -> Callable[[], Samples]:
+        def samples() -> Samples:
+            for number, directory in enumerate(logs.directories):
+                value = read(number)
+                if value is not None:
+                    yield (directory.path,), value
+
+        return samples
+
+    directories = logs.directories
+    registry.samples(
+        catalog.DIRECTORY_FREE,
+        sampler(lambda at: None if directories[at].error else directories[at].room.free_bytes),
+    )
+    registry.samples(
+        catalog.DIRECTORY_TOTAL,
+        sampler(lambda at: None if directories[at].error else directories[at].room.total_bytes),
+    )
+    registry.samples(
+        catalog.DIRECTORY_OFFLINE, sampler(lambda at: int(directories[at].error is not None))
+    )
+    registry.samples(
+        catalog.DIRECTORY_FULL,
+        sampler(lambda at: None if directories[at].error else int(directories[at].room.is_full)),
+    )
