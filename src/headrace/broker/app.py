@@ -52,7 +52,7 @@ from headrace.broker.replication.replica_fetchers import ReplicaFetchers
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.scrubber import Scrubber
 from headrace.broker.thread_pools import ThreadPools
-from headrace.clock import Clock, SteadyClock, SystemClock
+from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.config.monitoring import AdminListener
 from headrace.config.quotas import limits_by_address
@@ -244,7 +244,7 @@ def _controller(
     return ActiveController(
         store,
         config,
-        SteadyClock(outside.clock),
+        outside.clock,
         cluster_id=cluster_id,
         brokers=brokers,
         first_records=lambda: bootstrap_records(config, outside.rng.randbytes),

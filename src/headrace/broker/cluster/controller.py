@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from headrace.broker.cluster.recovery_elections import BrokerRequester, RecoveryElections
 from headrace.broker.metadata_store import MetadataStore
-from headrace.clock import Clock
+from headrace.clock import Clock, SteadyClock
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.brokers import (
@@ -78,7 +78,7 @@ _RECOVERY_SECONDS = 0.1
 class ActiveController:
     """The work of a node with the controller role while it is active.
 
-    `clock` must be steady: sessions are measured with it. Used on the event loop's thread only.
+    Used on the event loop's thread only.
     """
 
     def __init__(
@@ -93,14 +93,17 @@ class ActiveController:
     ) -> None:
         self._store = store
         self._config = config
-        self._clock = clock
+        # Sessions and waits go by a clock that does not jump, expiries of tokens by the time of day,
+        # which brokers wrote into them.
+        self._clock = SteadyClock(clock)
+        self._time_of_day = clock
         self._cluster_id = cluster_id
         self._first_records = first_records
         self._unclean_by_default = config.unclean_leader_election_enable
         self._heartbeats: Heartbeats | None = None
         self._searched: Image | None = None
         self._recovery = RecoveryElections(
-            store, brokers, clock, config.unclean_recovery_timeout_ms
+            store, brokers, self._clock, config.unclean_recovery_timeout_ms
         )
         self._recovering = PeriodicTask(
             "recovery elections", _RECOVERY_SECONDS, self._recovery.run_round
@@ -335,7 +338,7 @@ class ActiveController:
 
     async def _remove_expired_tokens(self) -> None:
         if self._store.image.delegation_tokens:
-            now_ms = self._clock.now_ms()
+            now_ms = self._time_of_day.now_ms()
             removed = await self._submit(
                 lambda image, _: remove_expired(image.delegation_tokens, now_ms)
             )

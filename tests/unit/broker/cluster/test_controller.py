@@ -24,7 +24,11 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from headrace.protocol.messages.metadata_records import ConfigRecord, PartitionChangeRecord
+from headrace.protocol.messages.metadata_records import (
+    ConfigRecord,
+    DelegationTokenRecord,
+    PartitionChangeRecord,
+)
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.schema import Message
 from headrace.tasks import stop_on_bugs
@@ -34,6 +38,7 @@ from tests.unit.metadata.clusters import cluster, id_of, registration, standing
 from tests.unit.metadata.test_recovery_elections import restarted
 
 CONFIG = broker_config({"leader.imbalance.check.interval.seconds": "7"})
+TOKEN_CHECK_S = CONFIG.delegation_token_expiry_check_interval_ms // 1000
 SESSION = CONFIG.broker_session_timeout_ms / 1000
 
 
@@ -113,8 +118,13 @@ class FakeBrokers:
 Scenario = Callable[[ActiveController, FakeStore], Coroutine[Any, Any, None]]
 
 
-def try_controller(image: Image, scenario: Scenario, brokers: "FakeBrokers | None" = None) -> None:
-    clock = FakeClock()
+def try_controller(
+    image: Image,
+    scenario: Scenario,
+    brokers: "FakeBrokers | None" = None,
+    clock: FakeClock | None = None,
+) -> None:
+    clock = clock or FakeClock()
 
     async def main() -> None:
         store = FakeStore(image)
@@ -225,6 +235,28 @@ def test_a_controller_that_may_have_a_successor_gives_no_lease() -> None:
             await beating
 
     try_controller(cluster(1, 2), scenario)
+
+
+@pytest.mark.parametrize("jump_s", [86_400, -86_400])
+def test_tokens_expire_by_the_time_of_day_though_it_was_wrong_at_the_start(jump_s: int) -> None:
+    clock = FakeClock()
+
+    async def scenario(controller: ActiveController, store: FakeStore) -> None:
+        clock.suspended_s += jump_s
+        token = DelegationTokenRecord(
+            owner="User:alice",
+            requester="User:alice",
+            token_id="t",
+            expiration_timestamp=clock.now_ms() + 2 * TOKEN_CHECK_S * 1000,
+            max_timestamp=clock.now_ms() + 9 * TOKEN_CHECK_S * 1000,
+        )
+        store.image = store.image.apply([token])
+        await asyncio.sleep(1.5 * TOKEN_CHECK_S)
+        assert len(store.image.delegation_tokens) == 1
+        await asyncio.sleep(2 * TOKEN_CHECK_S)
+        assert len(store.image.delegation_tokens) == 0
+
+    try_controller(Image(), scenario, clock=clock)
 
 
 def test_an_idle_controller_writes_nothing() -> None:
