@@ -60,9 +60,9 @@ class AuditRate:
         self._count += 1
         return True
 
-    def drop(self) -> None:
-        """Count a line that was admitted and could not be kept."""
-        self.dropped += 1
+    def drop(self, lines: int = 1) -> None:
+        """Count lines that were admitted and could not be kept."""
+        self.dropped += lines
 
     def take_dropped(self) -> int:
         dropped, self.dropped = self.dropped, 0
@@ -133,8 +133,7 @@ class AuditLog:
             self._dropped_total.add()
             return
         if len(self._queue) >= _QUEUE_MAX:
-            self._rate.drop()
-            self._dropped_total.add()
+            self._drop(1)
             return
         self._queue.append(decision_entry(context, right, decision, self._clock.now_ms()))
         if not self._is_writing:
@@ -146,6 +145,10 @@ class AuditLog:
         self._tasks.cancel()
         self._write(self._take_lines())
 
+    def _drop(self, lines: int) -> None:
+        self._rate.drop(lines)
+        self._dropped_total.add(lines)
+
     def _take_lines(self) -> bytes:
         queue, self._queue = self._queue, []
         dropped = self._rate.take_dropped()
@@ -156,19 +159,25 @@ class AuditLog:
     async def _write_queue(self) -> None:
         try:
             while self._queue:
-                await self._workers.flush(self._write, self._take_lines())
+                lost_before, queued = self._rate.dropped, len(self._queue)
+                if not await self._workers.flush(self._write, self._take_lines()):
+                    # The line with the number of those before is missing as well.
+                    self._rate.drop(lost_before)
+                    self._drop(queued)
         finally:
             self._is_writing = False
 
-    def _write(self, lines: bytes) -> None:
-        """Append to the file. A disk that fails stops no request, and is reported once."""
+    def _write(self, lines: bytes) -> bool:
+        """Append to the file; False if a disk fails, which stops no request and is logged once."""
         try:
             self._file.append(lines)
-            self._has_failed = False
         except StorageError as error:
             if not self._has_failed:
                 logger.error("decisions are missing in the audit log: %s", error)
             self._has_failed = True
+            return False
+        self._has_failed = False
+        return True
 
 
 class AuditFile:

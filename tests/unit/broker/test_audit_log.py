@@ -14,11 +14,12 @@ from headrace.broker.audit_log import AuditFile, AuditLog, AuditRate, AuditSetti
 from headrace.broker.request import RequestContext
 from headrace.broker.thread_pools import ThreadPools
 from headrace.errors import StorageError
+from headrace.metrics import catalog
 from headrace.metrics.registry import Registry
 from headrace.protocol.apis import Api, RequestHeader
 from headrace.security.acls import AclOperation, AclResourceType
 from headrace.security.authorization import Decision, Principal, Right
-from headrace.storage.files import Files
+from headrace.storage.files import DiskFull, File, Files
 from tests.unit.client.fake_brokers import FakeClock
 
 READ_ORDERS = Right(AclOperation.READ, AclResourceType.TOPIC, "orders\n")
@@ -72,6 +73,40 @@ def test_what_is_allowed_is_written_if_asked_for(tmp_path: Path) -> None:
 def test_more_than_the_rate_is_counted_and_not_written(tmp_path: Path) -> None:
     found = run_log(tmp_path / "audit.log", [DENIED] * 7, max_per_second=3)
     assert [line.get("dropped", line.get("decision")) for line in found] == [4, *["denied"] * 3]
+
+
+class FullDisk(Files):
+    """Files that find no room for another one while `is_full`."""
+
+    is_full = False
+
+    def open_private(self, path: str) -> File:
+        if self.is_full:
+            raise DiskFull(f"cannot open {path}: no space")
+        return super().open_private(path)
+
+
+def test_lines_that_a_full_disk_did_not_take_are_counted_in_the_next(tmp_path: Path) -> None:
+    path, files, metrics = tmp_path / "audit.log", FullDisk(), Registry()
+    settings = AuditSettings(str(path), False, 2, 10_000_000)
+
+    async def run() -> None:
+        workers = ThreadPools()
+        clock = FakeClock()
+        log = AuditLog(settings, files, cast("Any", clock), workers, metrics)
+        path.unlink()
+        for files.is_full, decisions in ((True, 3), (True, 2), (False, 1)):
+            for _ in range(decisions):
+                log.note(context(), READ_ORDERS, DENIED)
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.001)
+            clock.sleep(1)
+        log.close()
+        workers.close()
+
+    asyncio.run(run())
+    assert [line.get("dropped", line.get("decision")) for line in lines_of(path)] == [5, "denied"]
+    assert metrics.counter(catalog.AUDIT_DROPPED).value == 5
 
 
 def test_the_rate_is_that_of_each_second() -> None:
