@@ -60,7 +60,8 @@ class NoOffset(HeadraceError):
 class LogTruncated(NoOffset):
     """Records before the position of `partition` were lost with a leader (KIP-320).
 
-    From `offset` on the log has other records than those that were read; None if unknown.
+    Or its topic was deleted, and another one created under that name. From `offset` on the log has
+    other records than those that were read; None if unknown.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Values in the client's calls: records, their metadata, offsets and group metadata."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from headrace.types import TopicPartition
+from headrace.types import ZERO_UUID, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,12 +12,14 @@ class OffsetAndMetadata:
     """A committed offset: the next record to read, and a note of the application.
 
     `leader_epoch` is that of the last record read, or -1 if unknown; with it a consumer detects
-    that the log was truncated since (KIP-320).
+    that the log was truncated since (KIP-320). `topic_id` is that of the topic with that record: in
+    another topic of its name the offset means nothing, and is not committed. Zeros are any topic.
     """
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: bytes = field(default=ZERO_UUID, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.protocol.records import assign, decode_rows, read_header
 from headrace.protocol.schema import Message
-from headrace.types import TopicPartition
+from headrace.types import ZERO_UUID, TopicPartition
 
 
 class FakeClock:
@@ -215,6 +215,8 @@ class FakeBrokers:
         names = {known: topic for topic, known in self.topics.items()}
         topic = name or names.get(topic_id, "")
         log = self.logs.get(TopicPartition(topic, index))
+        if topic_id not in (b"", ZERO_UUID, self.topics.get(topic)):
+            log, name = None, ""
         if log is None:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID

@@ -93,8 +93,8 @@ class ActiveController:
     ) -> None:
         self._store = store
         self._config = config
-        # Sessions and waits go by a clock that does not jump, expiries of tokens by the time of day,
-        # which brokers wrote into them.
+        # Sessions and waits go by a clock that does not jump; tokens expire by the time of day that
+        # brokers wrote into them.
         self._clock = SteadyClock(clock)
         self._time_of_day = clock
         self._cluster_id = cluster_id

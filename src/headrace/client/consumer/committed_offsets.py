@@ -65,13 +65,19 @@ class CommittedOffsets:
     ) -> None:
         """Commit offsets with the identity that `committer` returns before each attempt.
 
-        `refused` is called with the error code of each failed partition, and may raise.
+        `refused` is called with the error code of each failed partition, and may raise. Offsets in
+        a topic whose name another topic has by now are left out: they mean nothing there.
         """
 
         async def ask(node: int, deadline: float) -> None:
             identity = await committer()
             connection = await self._cluster.connection(node, deadline)
             topics = await self._topics(connection, Api.OFFSET_COMMIT, offsets, deadline)
+            valid = [
+                tp for tp, offset in offsets.items() if _is_of_topic(offset, topics.get(tp.topic))
+            ]
+            if not valid:
+                return
             request = OffsetCommitRequest(
                 group_id=self._group_id,
                 generation_id_or_member_epoch=identity.generation,
@@ -86,7 +92,7 @@ class CommittedOffsets:
                             for number in numbers
                         ],
                     )
-                    for name, numbers in numbers_by_topic(offsets).items()
+                    for name, numbers in numbers_by_topic(valid).items()
                 ],
             )
             response = await connection.ask(request, self._left_s(deadline))
@@ -194,6 +200,15 @@ def _partition(number: int, committed: OffsetAndMetadata) -> OffsetCommitRequest
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
         committed_metadata=committed.metadata,
+    )
+
+
+def _is_of_topic(committed: OffsetAndMetadata, topic: TopicInfo | None) -> bool:
+    """Whether an offset is of the topic that has its name now, as far as ids are known."""
+    return (
+        topic is None
+        or committed.topic_id == ZERO_UUID
+        or topic.topic_id in (committed.topic_id, ZERO_UUID)
     )
 
 

@@ -14,7 +14,7 @@ from headrace.client.consumer.commit_queue import CommitCallback, CommitQueue
 from headrace.client.consumer.fetch_collector import FetchCollector
 from headrace.client.consumer.fetcher import ConsumerFetcher
 from headrace.client.consumer.group import GroupMember
-from headrace.client.consumer.positions import PositionFinder, no_offset, truncated
+from headrace.client.consumer.positions import PositionFinder, no_offset, recreated, truncated
 from headrace.client.consumer.rebalance_listener import (
     PendingRebalances,
     RebalanceCallbacks,
@@ -32,7 +32,7 @@ from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError, Subject, UnknownTopic
 from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.codec_build import warn_if_uncompiled
-from headrace.types import TopicPartition
+from headrace.types import ZERO_UUID, TopicPartition
 
 # The pause before a missing topic is looked up again.
 MISSING_S = 1.0
@@ -172,6 +172,7 @@ class ConsumerEngine:
             on_data=wake,
             on_error=self._partition_failed,
             on_out_of_range=self._out_of_range,
+            on_recreated=self._recreated,
             on_truncated=self._truncated,
         )
         self._finder = PositionFinder(
@@ -481,6 +482,27 @@ class ConsumerEngine:
             self.options.client_id,
             position,
             state.tp,
+            reset.policy.value,
+        )
+        with self.subscription.lock:
+            self.subscription.reset(state, reset.timestamp(self.cluster.clock.now_ms()))
+        self._finder.pump()
+
+    def _recreated(self, state: PartitionState) -> None:
+        """Find a position in the new topic: one in the old topic would skip records of the new."""
+        reset = self.options.auto_offset_reset
+        position = state.position or 0
+        if reset.timestamp(0) is None:
+            # The application knows it from now on, and its seek is a position in the new topic.
+            state.topic_id = ZERO_UUID
+            self._partition_failed(state, recreated(state.tp, position))
+            return
+        _log.warning(
+            "%s: the topic of %s, read up to offset %d, was deleted and created again; reading goes"
+            " on at auto_offset_reset=%s",
+            self.options.client_id,
+            state.tp,
+            position,
             reset.policy.value,
         )
         with self.subscription.lock:

@@ -288,9 +288,9 @@ class ConsumerFetcher:
     """Fetches the partitions of a subscription. For one event loop; `pump` sends due fetches.
 
     `on_data` is called when records can be polled, `on_error` when a partition has an error,
-    `on_out_of_range` when a position does not exist (any more), and `on_truncated` when the
-    leader's log diverges from the records read, with the offset (None: unknown) and the epoch
-    before it. `spawn` runs a task.
+    `on_out_of_range` when a position does not exist (any more), `on_recreated` when its topic was
+    deleted and created again, and `on_truncated` when the leader's log diverges from the records
+    read, with the offset (None: unknown) and the epoch before it. `spawn` runs a task.
     """
 
     def __init__(
@@ -304,6 +304,7 @@ class ConsumerFetcher:
         on_data: Callable[[], None],
         on_error: Callable[[PartitionState, HeadraceError], None],
         on_out_of_range: Callable[[PartitionState], None],
+        on_recreated: Callable[[PartitionState], None],
         on_truncated: Callable[[PartitionState, int | None, int], None],
     ) -> None:
         self._cluster = cluster
@@ -314,6 +315,7 @@ class ConsumerFetcher:
         self._on_data = on_data
         self._on_error = on_error
         self._on_out_of_range = on_out_of_range
+        self._on_recreated = on_recreated
         self._on_truncated = on_truncated
         self._committed_only = options.isolation_level is IsolationLevel.READ_COMMITTED
         self._replicas = ReadReplicas(options.metadata_max_age_ms / 1000)
@@ -346,6 +348,9 @@ class ConsumerFetcher:
             if leader is None:
                 self._stale.add(state.tp.topic)
                 continue
+            if self._is_recreated(state):
+                self._on_recreated(state)
+                continue
             node = self._node_of(state.tp, leader)
             active[node] = active.get(node, 0) + 1
             if state.is_fetchable and is_doubtful(state, leader):
@@ -372,6 +377,12 @@ class ConsumerFetcher:
         if nearer is None or nearer not in self._cluster.view.brokers:
             return leader.leader
         return nearer
+
+    def _is_recreated(self, state: PartitionState) -> bool:
+        """Whether a position is in a topic that was deleted, and created again by that name."""
+        topic_id = _topic_id(self._cluster.known_topic(state.tp.topic))
+        with self._subscription.lock:
+            return not self._subscription.is_in_topic(state, topic_id)
 
     def _active_states(self) -> list[PartitionState]:
         with self._subscription.lock:

@@ -206,6 +206,15 @@ def no_offset(tp: TopicPartition, group_id: str | None, position: int | None = N
     )
 
 
+def recreated(tp: TopicPartition, position: int) -> LogTruncated:
+    """The error of a partition whose topic was deleted and created again."""
+    text = (
+        f"the topic of {tp}, read up to offset {position}, was deleted and created again, and"
+        ' auto_offset_reset is "none"; seek to an offset of the new topic'
+    )
+    return LogTruncated(text, tp, position, None)
+
+
 def truncated(tp: TopicPartition, position: int, offset: int | None) -> LogTruncated:
     """The error of a partition whose leader lacks records that were read."""
     if offset is None:

@@ -20,7 +20,7 @@ from headrace.client.consumer.completed_fetch import (
 from headrace.client.errors import IllegalState
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import HeadraceError
-from headrace.types import TopicPartition
+from headrace.types import ZERO_UUID, TopicPartition
 
 # The number of chunks of a partition that may wait, one of them partly read, before fetching stops.
 CHUNKS_PER_PARTITION = 2
@@ -43,8 +43,9 @@ class PartitionState:
     partitions by when they last had data, `max_bytes` is a fetch limit raised above the usual one
     where that was too small for a batch. `fetch_epoch` is the epoch of the last batch that was
     fetched, or that the committed offset names; `leader_epoch` that of the leader known to have it;
-    -1 if unknown. `epochs` are those of the fetched and unfinished batches. Invariant: `chunks`
-    begin where `given` ends, and `fetch_offset` is where they end.
+    -1 if unknown. `topic_id` is that of the topic the position is in, zeros until it is known.
+    `epochs` are those of the fetched and unfinished batches. Invariant: `chunks` begin where
+    `given` ends, and `fetch_offset` is where they end.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class PartitionState:
         "max_bytes",
         "reset_to",
         "served",
+        "topic_id",
         "tp",
     )
 
@@ -93,6 +95,7 @@ class PartitionState:
         self.log_start_offset = -1
         self.max_bytes = 0
         self.served = 0
+        self.topic_id = ZERO_UUID
 
     def __repr__(self) -> str:
         return f"<PartitionState of {self.tp} at {self.position}>"
@@ -247,6 +250,16 @@ class SubscriptionState:
         state.fetch_epoch = epoch
         state.epochs = deque([EpochStart(-1, epoch)])
         state.reset_to = None
+        state.topic_id = ZERO_UUID
+
+    def is_in_topic(self, state: PartitionState, topic_id: bytes) -> bool:
+        """Whether a position is in the topic with this id, which is noted for a new position.
+
+        Brokers without topic ids say zeros; then a namesake cannot be told from the topic.
+        """
+        if state.topic_id == ZERO_UUID:
+            state.topic_id = topic_id
+        return topic_id in (state.topic_id, ZERO_UUID)
 
     def _discard(self, state: PartitionState) -> None:
         """Begin a new generation, without fetched data."""
@@ -401,8 +414,13 @@ class SubscriptionState:
     def committable(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Offsets of partitions, with the leader epochs of the records before them."""
+        """Offsets of partitions, with topic ids and leader epochs of the records before them."""
+        states = self.states
         return {
-            tp: OffsetAndMetadata(offset, leader_epoch=self.states[tp].epoch_before(offset))
+            tp: OffsetAndMetadata(
+                offset,
+                leader_epoch=states[tp].epoch_before(offset),
+                topic_id=states[tp].topic_id,
+            )
             for tp, offset in offsets.items()
         }

@@ -31,6 +31,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 from headrace.protocol.records import assign, read_header
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.fakes import Fetchable, on_fakes
+from tests.unit.client.fake_brokers import FakeLog
 
 TP = TopicPartition("orders", 0)
 
@@ -66,6 +67,13 @@ class Truncating(Fetchable):
         self.epoch += 1
         self.fetch_faults.append(ErrorCode.FENCED_LEADER_EPOCH)
 
+    def recreate(self, *values: bytes) -> None:
+        """Another topic has the name, the first leader epoch, and records at the same offsets."""
+        self.topics[TP.topic] = b"n" * 16
+        self.logs[TP] = FakeLog(1)
+        for value in values:
+            self.write(TP, value)
+
     def _describe(self, name: str) -> MetadataResponseTopic:
         answer = super()._describe(name)
         epoch = self.metadata_epochs.pop(0) if self.metadata_epochs else self.epoch
@@ -90,6 +98,14 @@ class Truncating(Fetchable):
     def _OffsetCommit(self, node: int, request: Any) -> OffsetCommitResponse:
         [topic] = request.topics
         [partition] = topic.partitions
+        if topic.topic_id != self.topics[TP.topic]:
+            partition_answer = OffsetCommitResponsePartition(
+                partition_index=0, error_code=ErrorCode.UNKNOWN_TOPIC_ID
+            )
+            answer = OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=[partition_answer]
+            )
+            return OffsetCommitResponse(topics=[answer])
         self.committed = (partition.committed_offset, partition.committed_leader_epoch)
         answer = OffsetCommitResponseTopic(
             name=topic.name,
@@ -222,6 +238,65 @@ def test_errors_are_waited_out_and_an_epoch_that_nobody_knows_is_a_reset(
 
     assert run(read) == [b"0", b"1"]
     assert len(brokers.sent(OffsetForLeaderEpochRequest)) == 3
+
+
+@pytest.mark.parametrize("old", [1, 3])
+def test_records_of_a_topic_that_is_created_again_are_not_skipped(
+    brokers: Truncating, run: Run, old: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(old):
+        brokers.write(TP, b"old %d" % number)
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([TP])
+        await values(consumer, old)
+        brokers.recreate(b"new 0", b"new 1", b"new 2")
+        return await values(consumer, 3)
+
+    assert run(read) == [b"new 0", b"new 1", b"new 2"]
+    [line] = [one.message for one in caplog.records if "created again" in one.message]
+    assert f"the topic of orders-0, read up to offset {old}, was deleted" in line
+
+
+def test_a_position_in_a_deleted_topic_is_not_committed_for_its_namesake(
+    brokers: Truncating, run: Run
+) -> None:
+    brokers.write(TP, b"old")
+
+    async def read(consumer: Consumer) -> list[tuple[int, int]]:
+        consumer.assign([TP])
+        await values(consumer, 1)
+        brokers.recreate(b"new 0", b"new 1")
+        committed = []
+        await consumer.commit()
+        committed.append(brokers.committed)
+        # Of an offset that the application gives, it has to know whose it is.
+        await consumer.commit({TP: OffsetAndMetadata(1)})
+        committed.append(brokers.committed)
+        await values(consumer, 2)
+        await consumer.commit()
+        return [*committed, brokers.committed]
+
+    assert run(read, group_id="g", enable_auto_commit=False) == [(-1, -1), (1, -1), (2, 0)]
+
+
+def test_without_a_reset_policy_another_topic_of_the_name_is_raised(
+    brokers: Truncating, run: Run
+) -> None:
+    brokers.write(TP, b"old")
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([TP])
+        consumer.seek(TP, 0)
+        await values(consumer, 1)
+        brokers.recreate(b"new 0", b"new 1")
+        with pytest.raises(LogTruncated, match="was deleted and created again") as caught:
+            await values(consumer, 1)
+        assert (caught.value.position, caught.value.offset) == (1, None)
+        consumer.seek(TP, 0)
+        return await values(consumer, 2)
+
+    assert run(read, auto_offset_reset="none") == [b"new 0", b"new 1"]
 
 
 def test_a_seek_while_a_leader_is_asked_wins(brokers: Truncating, run: Run) -> None:
