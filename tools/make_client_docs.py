@@ -28,9 +28,11 @@ raises `ConfigError`, which says what is allowed and, for a misspelt name, which
 meant. Options that must agree are checked against each other; one that was not given follows those
 that were.
 
-Settings under Kafka's names, such as those of a properties file, become keyword arguments with
-`from_properties`: `headrace.Producer(**from_properties({"linger.ms": "20"}, "producer"))`. It is in
-`headrace.client.options`.
+Every client also takes `client_config`, a properties file under Kafka's names, or `profile`, the
+name of one that `headrace profile` keeps; other arguments replace what is in it
+([client.md](client.md#quick-start)). Settings under Kafka's names from elsewhere become keyword
+arguments with `from_properties`, which is in `headrace.client.options`:
+`headrace.Producer(**from_properties({"linger.ms": "20"}, "producer"))`.
 """
 
 METRICS = """\

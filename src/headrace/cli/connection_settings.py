@@ -1,13 +1,10 @@
 """Properties that a command's connections have: of a file, a profile, and the environment.
 
 Precedence: an option of the command, then a variable `HEADRACE_...`, then the file of
-`--client-config` or the profile. The names are those of Kafka's clients. A value may refer to a
-variable, `${env:NAME}`, or to the text of a file, `${file:PATH}`, so that no secret need be written
-beside it.
+`--client-config` or the profile. The names are those of Kafka's clients.
 """
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,9 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.config.properties import read_properties
-from headrace.errors import ConfigError
-from headrace.options import Option, OptionTable, options_of, unknown_name
+from headrace.client.property_files import (
+    existing_profile,
+    profile_directory,
+    read_client_config,
+)
+from headrace.options import Option, OptionTable, options_of
 
 if TYPE_CHECKING:
     from headrace.net.client_security import ClientSecurity
@@ -26,13 +26,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 BOOTSTRAP = "bootstrap.servers"
 CONFIG_VARIABLE, PROFILE_VARIABLE = "HEADRACE_CLIENT_CONFIG", "HEADRACE_PROFILE"
-_DIRECTORY_VARIABLE = "HEADRACE_CONFIG_DIR"
 _PREFIX = "HEADRACE_"
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
-_PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _SETTINGS = f"{__name__}.settings"
-# A value that is a secret, or the text of a certificate, is far smaller.
-_REFERENCE_BYTES_MAX = 1_048_576
 
 
 def connection_options(command: Command) -> Command:
@@ -93,85 +88,6 @@ def connection_security() -> "ClientSecurity":
     return SecurityOptions(**security).client_security()
 
 
-def read_client_config(path: Path) -> dict[str, str]:
-    """The properties of a file, references resolved; ConfigError names the place of an error."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text; give a properties file") from None
-    try:
-        properties = read_properties(text)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return {
-        name: resolved(value, f"{path}, line {properties.lines[name]}: {name}")
-        for name, value in properties.items()
-    }
-
-
-def resolved(value: str, place: str) -> str:
-    """A value with its references replaced; ConfigError names the place, and never the value."""
-
-    def content(match: re.Match[str]) -> str:
-        kind, name = match.groups()
-        if kind == "env":
-            if name not in os.environ:
-                raise ConfigError(f"{place} refers to the variable {name}, which is not set")
-            return os.environ[name]
-        try:
-            with Path(name).expanduser().open(encoding="utf-8") as file:
-                text = file.read(_REFERENCE_BYTES_MAX)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise ConfigError(f"{place} refers to the file {name}: {reason}") from None
-        return text.rstrip("\r\n")
-
-    return _REFERENCE.sub(content, value)
-
-
-def check_properties(names: Mapping[str, object], place: str) -> None:
-    """Refuse a name that no client has; programs share such files, so any client's is allowed."""
-    known = {
-        name
-        for table in _tables().values()
-        for option in table.values()
-        for name in option.properties
-    }
-    for name in names:
-        if name not in known:
-            _tables()["admin"].refuse(name)
-            raise ConfigError(f"{place}: {unknown_name('property', name, known)}")
-
-
-def is_sensitive(name: str) -> bool:
-    """Whether the value of a client's property is a secret."""
-    return any(
-        option.sensitive and name in option.properties
-        for table in _tables().values()
-        for option in table.values()
-    )
-
-
-# Profiles: properties files in the user's own directory, each under a name.
-
-
-def profile_directory() -> Path:
-    """The directory of profiles."""
-    if given := os.environ.get(_DIRECTORY_VARIABLE):
-        return Path(given) / "profiles"
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "headrace" / "profiles"
-
-
-def profile_path(name: str) -> Path:
-    """The file of a profile; ConfigError for a name that cannot be one's."""
-    if not _PROFILE_NAME.match(name):
-        raise ConfigError(
-            f"{name!r} cannot be the name of a profile; use letters, digits, '.', '_' and '-'"
-        )
-    return profile_directory() / f"{name}.properties"
-
-
 def profile_names() -> list[str]:
     """The names of all profiles, sorted."""
     directory = profile_directory()
@@ -193,12 +109,12 @@ def current_profile() -> str | None:
 
 def read_profile(name: str) -> dict[str, str]:
     """The properties of a profile."""
-    path = profile_path(name)
-    if not path.exists():
-        raise ConfigError(
-            f"there is no profile {name!r}; see `headrace profile list`, or make it with"
-            f" `headrace profile add {name}`"
-        )
+    return _read_checked(existing_profile(name))
+
+
+def _read_checked(path: Path) -> dict[str, str]:
+    from headrace.client.options import check_properties  # noqa: PLC0415
+
     properties = read_client_config(path)
     check_properties(properties, str(path))
     return properties
@@ -210,9 +126,7 @@ def _read_client_config(
     if value is not None:
         if _SETTINGS in context.meta:
             raise click.UsageError("--client-config and --profile are two ways to say the same.")
-        properties = read_client_config(Path(value))
-        check_properties(properties, value)
-        context.meta[_SETTINGS] = _from_environment(properties)
+        context.meta[_SETTINGS] = _from_environment(_read_checked(Path(value)))
 
 
 def _read_profile(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -225,9 +139,7 @@ def _read_profile(context: click.Context, parameter: click.Parameter, value: str
 def _defaults() -> dict[str, str]:
     """The properties of the file or profile that the environment names, or of the current one."""
     if file := os.environ.get(CONFIG_VARIABLE):
-        properties = read_client_config(Path(file))
-        check_properties(properties, file)
-        return properties
+        return _read_checked(Path(file))
     name = os.environ.get(PROFILE_VARIABLE) or current_profile()
     return {} if name is None else read_profile(name)
 

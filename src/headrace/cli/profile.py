@@ -8,13 +8,9 @@ import click
 
 from headrace.cli.connection_settings import (
     PROFILE_VARIABLE,
-    check_properties,
     current_profile,
     current_profile_file,
-    is_sensitive,
-    profile_directory,
     profile_names,
-    profile_path,
     read_profile,
 )
 from headrace.cli.options import (
@@ -26,6 +22,8 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import print_json
+from headrace.client.options import check_properties, is_sensitive
+from headrace.client.property_files import existing_profile, profile_directory, profile_path
 from headrace.config.properties import properties_text, read_properties
 from headrace.errors import ConfigError
 
@@ -141,9 +139,7 @@ def show(name: str | None, as_json: bool) -> None:
     name = name or current_profile()
     if name is None:
         raise ConfigError("no profile is chosen; name one, or see `headrace profile list`")
-    path = profile_path(name)
-    if not path.exists():
-        read_profile(name)  # Raises the error for it.
+    path = existing_profile(name)
     shown = {
         key: _HIDDEN if is_sensitive(key) and not value.startswith("${") else value
         for key, value in read_properties(path.read_text("utf-8")).items()
@@ -176,9 +172,7 @@ def use(name: str | None, forget: bool) -> None:
 @yes_option
 def remove(name: str, yes: bool) -> None:
     """Remove the profile NAME."""
-    path = profile_path(name)
-    if not path.exists():
-        read_profile(name)  # Raises the error for it.
+    path = existing_profile(name)
     if not yes:
         confirm_deletion(f"profile {name}")
     path.unlink()

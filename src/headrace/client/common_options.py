@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, TypedDict
 
 from headrace.client.backoff import Backoff
@@ -113,8 +114,14 @@ class ClusterArguments(TypedDict):
 
 
 class CommonConfig(SecurityKeywords, total=False):
-    """The keyword arguments that every client takes."""
+    """The keyword arguments that every client takes.
 
+    `client_config` is a properties file under Kafka's names, and `profile` the name of such a file
+    that `headrace profile` keeps. Other arguments replace what is in it.
+    """
+
+    client_config: str | PathLike[str] | None
+    profile: str | None
     bootstrap_servers: str | Sequence[str]
     client_id: str | None
     request_timeout_ms: int

@@ -5,19 +5,14 @@ from pathlib import Path
 import click
 import pytest
 
-from headrace.cli import connection_settings
 from headrace.cli.connection_settings import (
-    check_properties,
     client_properties,
     connection_options,
     connection_properties,
     connection_security,
-    is_sensitive,
-    profile_path,
-    read_client_config,
     read_profile,
-    resolved,
 )
+from headrace.client.property_files import profile_path
 from headrace.errors import ConfigError
 from headrace.net.client_security import PLAIN
 
@@ -92,48 +87,6 @@ def test_a_file_and_a_profile_are_not_taken_together(directory: Path) -> None:
         found_by("--profile", "prod", "--client-config", str(directory / "file"))
 
 
-def test_references_are_resolved_when_a_file_is_read(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("THE_USER", "alice")
-    (directory / "secret").write_text(f"{SECRET}\n")
-    file = directory / "file"
-    file.write_text(
-        f"sasl.username=${{env:THE_USER}}\nsasl.password=${{file:{directory}/secret}}\n"
-    )
-    assert read_client_config(file) == {"sasl.username": "alice", "sasl.password": SECRET}
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("x${env:NO_SUCH_VARIABLE}", "here refers to the variable NO_SUCH_VARIABLE, which is not"),
-        ("x${file:/no/such}", "here refers to the file /no/such: No such file"),
-    ],
-)
-def test_a_reference_to_nothing_is_named_without_the_value(value: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        resolved(SECRET + value, "here")
-    assert SECRET not in str(caught.value)
-
-
-def test_an_error_in_a_file_has_its_path_and_line(directory: Path) -> None:
-    file = directory / "file"
-    file.write_text("client.id=x\nsasl.password=${env:NO_SUCH_VARIABLE}\n")
-    with pytest.raises(ConfigError, match=r"file, line 2: sasl.password refers to"):
-        read_client_config(file)
-    file.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is no text; give a properties file"):
-        read_client_config(file)
-
-
-def test_a_name_that_no_client_has_is_refused_with_the_nearest() -> None:
-    check_properties({"acks": "", "group.id": "", "sasl.jaas.config": ""}, "f")
-    with pytest.raises(ConfigError, match=r"client\.id") as caught:
-        check_properties({"client.idd": SECRET}, "f")
-    assert SECRET not in str(caught.value)
-
-
 def test_a_client_gets_those_of_its_own_properties_and_never_the_brokers(directory: Path) -> None:
     write_profile("all", "bootstrap.servers=a:1\nclient.id=x\nacks=1\ngroup.id=g\n")
     (directory / "current-profile").write_text("all")
@@ -162,18 +115,3 @@ def test_a_profile_that_is_not_there_is_named(directory: Path) -> None:
     for name in ("", "../prod", "-x", "a" * 65):
         with pytest.raises(ConfigError, match="cannot be the name of a profile"):
             profile_path(name)
-
-
-def test_profiles_are_in_the_users_own_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADRACE_CONFIG_DIR")
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/somewhere/conf")
-    assert connection_settings.profile_directory() == Path("/somewhere/conf/headrace/profiles")
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setenv("HOME", "/somewhere")
-    assert connection_settings.profile_directory() == Path("/somewhere/.config/headrace/profiles")
-
-
-@pytest.mark.parametrize("name", ["sasl.password", "sasl.jaas.config", "ssl.key.password"])
-def test_secrets_are_known_by_their_names(name: str) -> None:
-    assert is_sensitive(name)
-    assert not is_sensitive("sasl.username")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.connection_settings import profile_path, read_profile
+from headrace.cli.connection_settings import read_profile
+from headrace.client.property_files import profile_path
 from tests.unit.cli.invoking import document, invoke
 
 SECRET = "wonder=land"
