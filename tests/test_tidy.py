@@ -52,6 +52,7 @@ CLIENTS_AND_SURFACES = ("cli/", "client/", "pipelines/", "testing/")
 # The shell around the disk, and the surfaces, which read and write what a user names.
 FILE_OPENERS = (
     "broker/process_usage.py",
+    "client/property_files.py",
     "net/sasl_login.py",
     "storage/files.py",
     "storage/key_sources.py",

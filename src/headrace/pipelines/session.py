@@ -40,6 +40,9 @@ SETTINGS = {
     # A batch that is repeated must have the same tasks: exactly-once writes are keyed by the number
     # of the task.
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
+    # Secrets among options of clients that Spark does not know as such by the words it has:
+    # password, secret, token, url.
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|keystore[.]key",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }

@@ -18,6 +18,7 @@ from headrace.client.coordinator_lookup import CoordinatorLookup
 from headrace.client.errors import check
 from headrace.client.list_offsets import NOTHING, list_offsets
 from headrace.client.options import ConsumerOptions, consumer_options, from_properties
+from headrace.client.property_files import resolved_properties
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import Subject
 from headrace.options import suggestion
@@ -103,7 +104,7 @@ def borrowed(client: Mapping[str, str]) -> Iterator[PooledConnection]:
 
 
 def _options(client: Mapping[str, str]) -> ConsumerOptions:
-    config = from_properties(client, "consumer")
+    config = from_properties(resolved_properties(client), "consumer")
     config.setdefault("max_partition_fetch_bytes", FETCH_BYTES)
     return consumer_options(**config)
 

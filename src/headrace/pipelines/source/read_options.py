@@ -5,10 +5,11 @@ Rule: option texts are converted to values in `read_options`, and nowhere else.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.client.options import from_properties
+from headrace.client.property_files import resolved_properties
 from headrace.errors import ConfigError
 from headrace.options import (
     Bool,
@@ -435,10 +436,11 @@ class ReadOptions:
     """Checked options of a read, made by `read_options`.
 
     One of `topics`, `pattern` and `assigned` is set, or none with `path`, which means all topics.
-    `client` has a consumer's properties.
+    `client` has a consumer's properties, with references in place of secrets that are kept
+    elsewhere: Spark takes these options to every task, and only a connection needs the secrets.
     """
 
-    client: Mapping[str, str]
+    client: Mapping[str, str] = field(repr=False)
     columns: tuple[str, ...]
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -548,7 +550,7 @@ def _client(given: Mapping[str, str]) -> dict[str, str]:
     }
     properties.setdefault("isolation.level", "read_committed")
     try:
-        from_properties(properties, "consumer")
+        from_properties(resolved_properties(properties), "consumer")
     except ConfigError as error:
         raise OptionError(f"{error} (an option that begins with {_KAFKA})") from None
     return properties

@@ -21,6 +21,7 @@ from headrace.client.consumer.completed_fetch import ReadableBatches, batches_of
 from headrace.client.errors import TimedOut, Unreachable, check
 from headrace.client.list_offsets import beginning_offsets, end_offsets
 from headrace.client.options import IsolationLevel, consumer_options, from_properties
+from headrace.client.property_files import resolved_properties
 from headrace.clock import SystemClock
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, Subject, UnknownTopic
 from headrace.net.client_connection import ConnectionFailed
@@ -333,7 +334,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _planner(self) -> Planner:
         # Made on first use: the reader is also sent to tasks, which plan nothing.
-        client = from_properties(self._options.client, "consumer")
+        client = from_properties(resolved_properties(self._options.client), "consumer")
         self._link = PooledConnection(consumer_options(**client))
         topics = SourceTopics(self._options, self._link)
         return Planner(self._options, topics, SystemClock(), parallelism())

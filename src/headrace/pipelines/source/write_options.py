@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from headrace.client.options import ADMIN_OPTIONS, ProducerConfig, from_properties, producer_options
 from headrace.client.producer_options import ACKS_ALL
+from headrace.client.property_files import resolved_properties
 from headrace.errors import ConfigError
 from headrace.options import Bool, Given, Long, OneOf, Option, OptionTable, Text
 from headrace.pipelines.source.errors import OptionError
@@ -96,12 +97,13 @@ NAMES = tuple(WRITE_OPTIONS)
 class WriteOptions:
     """Checked options of a write, made by `stream_write_options` or `batch_write_options`.
 
-    `client` has a producer's properties. `topic`, if given, is the topic of every row, and
+    `client` has a producer's properties, with references in place of secrets that are kept
+    elsewhere. `topic`, if given, is the topic of every row, and
     overrides the column. `app` and `version` name a batch write, as a query's id and the number of
     a micro-batch name a streaming one.
     """
 
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     topic: str | None = None
     guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
     prefix: str = "headrace"
@@ -110,7 +112,7 @@ class WriteOptions:
 
     def producer(self) -> ProducerConfig:
         """The keyword arguments of a producer."""
-        return from_properties(self.client, "producer")
+        return from_properties(resolved_properties(self.client), "producer")
 
     def transactional_producer(self, transactional_id: str) -> ProducerConfig:
         """The keyword arguments of a producer of transactions."""
@@ -121,7 +123,7 @@ class WriteOptions:
 
     def cluster(self) -> dict[str, str]:
         """The properties common to all clients, for other clients of the same brokers."""
-        common = {option.kafka_name for option in ADMIN_OPTIONS.values()}
+        common = {name for option in ADMIN_OPTIONS.values() for name in option.properties}
         return {name: text for name, text in self.client.items() if name in common}
 
 
@@ -205,7 +207,7 @@ def _check_client(client: Mapping[str, str], is_weak_allowed: bool) -> bool:
     A weak producer may lose or repeat records silently.
     """
     try:
-        settled = producer_options(**from_properties(client, "producer"))
+        settled = producer_options(**from_properties(resolved_properties(client), "producer"))
     except ConfigError as error:
         raise OptionError(f"{error} (given with the prefix {_KAFKA})") from None
     if settled.acks == ACKS_ALL and settled.enable_idempotence:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from headrace.client.options import admin_options, from_properties
+from headrace.client.property_files import resolved_properties
 from headrace.errors import HeadraceError
 from headrace.options import nearest
 from headrace.pipelines.source.read_options import batch_options, stream_options
@@ -410,7 +411,9 @@ def _check_watermarks(pipeline: Pipeline) -> Problems:
 
 def _client_options(properties: Mapping[str, str]) -> None:
     """Check options that every client takes: of sources, sinks and topic lookups."""
-    admin_options(**from_properties(properties, "admin"))
+    options = admin_options(**from_properties(resolved_properties(properties), "admin"))
+    # Options that contradict each other are found out by what is made of them.
+    options.client_security()
 
 
 def _doubled(noun: str, parts: Sequence[Part] | Sequence[Sink]) -> Problems:

@@ -1,6 +1,7 @@
 """The parts of a pipeline as values. Pure: no Spark, no files.
 
-The YAML loader and the Python builder both make these; all later stages read only these.
+The YAML loader and the Python builder both make these; all later stages read only these. Rule: what
+may have a secret in it (options, data source names) is not in a `repr`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +111,7 @@ class Decode:
     schema: str | None = None
     framing: str = "none"
     keep: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     on_error: OnError = OnError.DEAD_LETTER
     place: SourceLocation | None = None
 
@@ -126,7 +127,7 @@ class TopicSource:
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     decode: Decode = Decode()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     watermark: Watermark | None = None
     streaming: bool = True
     place: SourceLocation | None = None
@@ -143,7 +144,7 @@ class FormatSource:
     format: str
     path: str | None = None
     schema: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     watermark: Watermark | None = None
     streaming: bool = False
     place: SourceLocation | None = None
@@ -208,7 +209,7 @@ class TopicSink:
     headers: str | None = None
     partition: str | None = None
     timestamp: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ class FileSink:
     format: str
     path: str
     partition_by: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class DeltaSink:
 
     path: str
     partition_by: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ class IcebergSink:
     """An Iceberg table target, `namespace.name` in a catalog given by PyIceberg's properties."""
 
     table: str
-    catalog: Mapping[str, str] = field(default_factory=dict)
+    catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     location: str | None = None
 
 
@@ -245,7 +246,7 @@ class PostgresSink:
     batch's number. `dsn` is libpq's; `keys` empty means plain inserts.
     """
 
-    dsn: str
+    dsn: str = field(repr=False)
     table: str
     keys: tuple[str, ...] = ()
     create: bool = True
@@ -280,7 +281,7 @@ class DeadLetters:
     """The dead-letter topic for records that could not be decoded, at the pipeline's broker."""
 
     topic: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     place: SourceLocation | None = None
 
 
@@ -297,12 +298,12 @@ class Pipeline:
     sinks: tuple[Sink, ...]
     steps: tuple[Step, ...] = ()
     description: str = ""
-    broker: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict, repr=False)
     directory: Path = Path()
     checkpoint: str = ""
     trigger: Trigger = Trigger()
     parallelism: int | None = None
     group: str = ""
     dead_letters: DeadLetters | None = None
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     place: SourceLocation | None = None

@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.client.property_files import resolved
 from headrace.errors import ConfigError
 from headrace.pipelines.spec.model import Pipeline, SourceLocation, SpecError, raise_problems
 from headrace.pipelines.spec.nodes import Entry, Listing, Node, Scalar, Table
 from headrace.pipelines.spec.sections import ReadContext
 from headrace.pipelines.spec.table import PIPELINE, default_checkpoint
 
-# `${NAME}` and `${NAME:-default}` in the text of a pipeline file.
+# `${NAME}`, `${NAME:-default}`, `${env:NAME}` and `${file:PATH}` in the text of a pipeline file.
 #
-# Pure.
-#
-# `$${` stands for `${` itself.
+# `$${` stands for `${` itself. The last two are left as they are in properties of clients, which
+# become options in Spark: the data source replaces them where it opens a connection, so that Spark
+# never has the secret.
 
 
 _REFERENCE = re.compile(r"\$(?P<escaped>\$)?\{(?P<body>[^{}]*)\}")
+_SECRETS = ("env:", "file:")
 _BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-.*)?", re.DOTALL)
 
 
@@ -32,12 +34,17 @@ class UnsetVariable(ValueError):
         self.position = position
 
 
-def substitute(text: str, variables: Mapping[str, str]) -> str:
-    """The text with every reference replaced. Replacements are not expanded again."""
+def substitute(text: str, variables: Mapping[str, str], *, is_client: bool = False) -> str:
+    """The text with every reference replaced. Replacements are not expanded again.
+
+    `is_client` says that it is a property of a client, which keeps references to secrets.
+    """
 
     def value(reference: re.Match[str]) -> str:
         if reference["escaped"]:
             return reference[0][1:]
+        if reference["body"].startswith(_SECRETS):
+            return reference[0] if is_client else _secret(reference)
         body = _BODY.fullmatch(reference["body"])
         if body is None:
             raise UnsetVariable(
@@ -61,6 +68,13 @@ def substitute(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text) if "${" in text else text
 
 
+def _secret(reference: re.Match[str]) -> str:
+    try:
+        return resolved(reference[0], "the file")
+    except ConfigError as error:
+        raise UnsetVariable(str(error), reference.start()) from None
+
+
 try:
     import yaml
 except ImportError:
@@ -75,6 +89,7 @@ NODES_MAX = 20_000
 
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map")}
 _MERGE = "<<"
+_BROKER, _KAFKA = "broker", "kafka."
 
 
 class _Unreadable(Exception):
@@ -144,6 +159,7 @@ class _Conversion:
         self._variables = variables
         self._count = 0
         self._depth = 0
+        self._is_client = False
 
     def convert(self, node: Any) -> Node:
         line = node.start_mark.line + 1
@@ -169,7 +185,7 @@ class _Conversion:
         text_line = line + (node.style in ("|", ">"))
         text = node.value
         try:
-            text = substitute(text, self._variables)
+            text = substitute(text, self._variables, is_client=self._is_client)
         except UnsetVariable as error:
             self._context.problem(text_line + text.count("\n", 0, error.position), str(error))
         return Scalar(text, line, plain=node.style is None, text_line=text_line)
@@ -189,8 +205,18 @@ class _Conversion:
                 first = own[key].line
                 self._context.problem(line, f"key {key!r} is there twice, first in line {first}")
             else:
-                own[key] = Entry(key, self.convert(value_node), line)
+                own[key] = Entry(key, self._entry_value(key, value_node), line)
         return {key: entry for key, entry in merged.items() if key not in own} | own
+
+    def _entry_value(self, key: str, node: Any) -> Node:
+        """The value of a key; below the pipeline's `broker`, and of `kafka.*`, it is a client's."""
+        was_client = self._is_client
+        is_broker = key == _BROKER and self._depth == 1
+        self._is_client = was_client or is_broker or key.lower().startswith(_KAFKA)
+        try:
+            return self.convert(node)
+        finally:
+            self._is_client = was_client
 
     def _merged(self, node: Any) -> dict[str, Entry]:
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from headrace.client.property_files import resolved_properties
 from headrace.pipelines.source.errors import OptionError
 from headrace.pipelines.source.read_options import (
     COLUMNS,
@@ -192,6 +193,18 @@ def test_places_cover_every_partition_and_no_other() -> None:
         bound.places([A0, A1, TopicPartition("b", 0)])
     with pytest.raises(OptionError, match=r"names a-1, which is not read or does not exist"):
         bound.places([A0])
+
+
+def test_options_hold_references_and_not_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"subscribe": "a", "kafka.sasl.password": "${env:THE_PASSWORD}"}
+    with pytest.raises(OptionError, match=r"sasl\.password refers to the variable THE_PASSWORD"):
+        read_options(given)
+    monkeypatch.setenv("THE_PASSWORD", "wonderland")
+    options = read_options(given)
+    assert options.client["sasl.password"] == "${env:THE_PASSWORD}"
+    assert resolved_properties(options.client)["sasl.password"] == "wonderland"
+    literal = read_options(given | {"kafka.sasl.password": "wonderland"})
+    assert "wonderland" not in repr(literal)
 
 
 def test_the_guide_is_what_the_options_say() -> None:

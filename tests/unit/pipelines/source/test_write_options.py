@@ -118,5 +118,8 @@ def test_a_producer_of_transactions_has_time_for_a_task() -> None:
     assert config["transactional_id"] == "headrace-q-0"
     assert config["transaction_timeout_ms"] == TRANSACTION_TIMEOUT_MS
     assert options.cluster() == {"client.id": "me"}
+    # The names that other clients have for an option count as well.
+    secured = stream_write_options({"kafka.ssl.ca.location": "ca.pem"})
+    assert secured.cluster() == {"ssl.ca.location": "ca.pem"}
     patient = stream_write_options({"kafka.transaction.timeout.ms": "7"})
     assert patient.transactional_producer("x")["transaction_timeout_ms"] == 7
