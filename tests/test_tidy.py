@@ -190,6 +190,7 @@ TESTED_ELSEWHERE = {
     "storage/data_directory.py": "unit/storage/test_log_manager.py",
     "storage/future_log.py": "unit/storage/test_log_moves.py",
     "storage/log_segments.py": "unit/storage/test_retention.py",
+    "storage/log_state.py": "unit/storage/test_log_threads.py",
     "storage/recovery_point.py": "unit/storage/test_damage.py",
     "storage/segment.py": "unit/storage/test_log.py",
     "testing/broker_requests.py": "unit/testing/test_cluster.py",

@@ -1,17 +1,15 @@
-"""A partition's log: append, read, roll, flush and truncate, and its state of health.
+"""A partition's log: append, read, roll, flush and truncate.
 
 Rule: bytes below `log_end_offset` are whole batches, bytes below `recovery_point` are on stable
 storage. Every failure of the disk becomes a KafkaError that names the file and what to do.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock
 from typing import NamedTuple, TypeVar
 
 from headrace.config import TopicConfig
-from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError, StorageError
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
 from headrace.metadata.topic_names import is_internal
 from headrace.protocol.markers import decode_marker
 from headrace.protocol.records import (
@@ -30,408 +28,15 @@ from headrace.storage.index import DamagedIndex, ReadAt, WouldBlock, read_waitin
 from headrace.storage.log_encryption import WITHOUT_KEYS, LogEncryption
 from headrace.storage.log_segments import (
     LogRead,
-    PositionHints,
     RetiredSegment,
     RollPolicy,
-    Segments,
     read_cached,
     segment_index,
 )
+from headrace.storage.log_state import LogState
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.segment import Segment, TimestampOffset
 from headrace.types import Buffer, TopicPartition
-
-# The health of a log, and the error for requests while it is offline.
-#
-# Rule: a failed disk takes the log offline for good; a resource that is used up fails only the
-# operation that needs it.
-
-
-logger = logging.getLogger(__name__)
-
-
-class LogHealth:
-    """The health of a log: serving, short of a resource, offline or closed.
-
-    Unlike Kafka: a full disk does not take the log offline. The failed write is undone, records can
-    still be read and old segments deleted, and appends succeed again once there is room.
-    """
-
-    __slots__ = ("_name", "closed", "down", "offline", "shortage")
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self._name = str(topic_partition)
-        self.down = False
-        self.closed = False
-        self.offline: StorageError | None = None
-        self.shortage: ResourceShortage | None = None
-
-    def close(self) -> None:
-        """Refuse every operation from now on."""
-        self.down = self.closed = True
-
-    def check(self) -> None:
-        """Raise KafkaError if the log is offline or closed."""
-        if self.down:
-            raise self.refusal()
-
-    def refusal(self) -> KafkaError:
-        """The error for operations on a log that is offline or closed."""
-        if self.offline is not None:
-            return KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{self.offline}; the log {self._name} is offline: repair or replace the disk,"
-                " then restart the broker",
-            )
-        # The client then looks up the leader again, and finds the log there or the topic deleted.
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log {self._name} is closed")
-
-    def failed(self, error: HeadraceError, *, fatal: bool = False) -> KafkaError:
-        """Note a failure of the disk; return the error to raise for it."""
-        if self.closed:
-            return self.refusal()  # Its files may have been renamed or removed since.
-        # A copy is kept: the error's traceback would keep buffers and files alive.
-        if isinstance(error, ResourceShortage) and not fatal:
-            self.shortage = type(error)(str(error))
-            return KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{error}; the log {self._name} takes records again after that",
-            )
-        if self.offline is None:
-            self.take_down(error)
-            logger.error(
-                "the log %s is offline: %s. Other replicas lead in its place; repair or replace the"
-                " disk, then restart the broker",
-                self._name,
-                error,
-            )
-        return self.refusal()
-
-    def take_down(self, error: HeadraceError) -> None:
-        """Take the log offline, for a reason that the caller logs."""
-        if self.offline is None and not self.closed:
-            self.offline = StorageError(str(error))
-            self.down = True
-
-
-# Reading a log while its owner appends to it, rolls it, and deletes segments.
-#
-# Rule: a reader takes the segments first, then the size of the active segment, then the end offset;
-# the owner changes them in the opposite order. So the bytes that a reader takes are always of
-# offsets below the end offset that it took.
-
-
-_Found = TypeVar("_Found")
-
-
-class LogState:
-    """The segments and offsets of a log. Changed by the owner's thread, read by any thread."""
-
-    __slots__ = (
-        "damaged",
-        "health",
-        "hints",
-        "log_end_offset",
-        "log_start_offset",
-        "segments",
-        "suspected_offset",
-        "swapping",
-        "swaps",
-        "topic_partition",
-        "truncations",
-    )
-
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        segments: Segments,
-        log_start_offset: int,
-        log_end_offset: int,
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.segments = segments
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.health = LogHealth(topic_partition)
-        self.hints = PositionHints()
-        # Odd while bytes are being removed: a read during an odd number or a change is invalid.
-        self.truncations = 0
-        # Odd while compacted segments replace others: a read during an odd number or a change is
-        # repeated. The lock is held during the replacement.
-        self.swaps = 0
-        self.swapping = Lock()
-        # Half-open ranges of offsets that are known to be damaged, and are refused to readers.
-        self.damaged: tuple[tuple[int, int], ...] = ()
-        # The offset of damage that a reader met and that was not checked yet.
-        self.suspected_offset: int | None = None
-
-    def begin_swap(self) -> None:
-        """Note that segments are about to be replaced; called before files are renamed."""
-        self.swaps += 1
-        self.hints.clear()
-
-    def end_swap(self) -> None:
-        """Note that segments were replaced; called when the new segments can be read."""
-        self.swaps += 1
-
-    def intact_until(self, offset: int) -> int | None:
-        """The first damaged offset from `offset` on; None if none is known.
-
-        KafkaError if the record at `offset` is damaged.
-        """
-        ahead = [first for first, end in self.damaged if end > offset]
-        first_damaged = min(ahead, default=None)
-        if first_damaged is not None and first_damaged <= offset:
-            end = max(end for first, end in self.damaged if first <= offset < end)
-            raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"{self.topic_partition}: offsets {first_damaged} to {end - 1} are damaged;"
-                f" {end} may be read again",
-            )
-        return first_damaged
-
-    def out_of_range(self, offset: int) -> KafkaError:
-        """The error for an offset that the log does not have."""
-        return KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{self.topic_partition} has offsets from {self.log_start_offset} to"
-            f" {self.log_end_offset}, {offset} was asked for",
-        )
-
-
-class LogReader:
-    """The reading side of a log. Methods named `cached` are for the owner's thread only."""
-
-    def __init__(self, state: LogState, encryption: LogEncryption) -> None:
-        self._state = state
-        self.encryption = encryption
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments, oldest first."""
-        return self._state.segments.all
-
-    @property
-    def active(self) -> Segment:
-        """The last segment, which is appended to."""
-        return self._state.segments.active
-
-    @property
-    def log_start_offset(self) -> int:
-        """The offset of the first record that may be read."""
-        return self._state.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-        return self._state.log_end_offset
-
-    @property
-    def truncations(self) -> int:
-        """A number that changes before and after records are removed from the end of the log."""
-        return self._state.truncations
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of batches in all segments."""
-        return self._state.segments.size_bytes
-
-    @property
-    def offline(self) -> StorageError | None:
-        """The failure that took the log offline, until it is opened again; None if serving."""
-        return self._state.health.offline
-
-    @property
-    def closed(self) -> bool:
-        """Whether the log was closed, and its files may be gone."""
-        return self._state.health.closed
-
-    @property
-    def shortage(self) -> StorageError | None:
-        """The shortage that failed the last append, such as a full disk; None if it succeeded."""
-        return self._state.health.shortage
-
-    @property
-    def suspected_offset(self) -> int | None:
-        """The offset at which a reader met damage; None if none did since `clear_suspicion`."""
-        return self._state.suspected_offset
-
-    def suspect(self, offset: int) -> None:
-        """Have the segment of `offset`, and then the others, checked for damage soon.
-
-        For readers that find wrong bytes in records they read. May be called in any thread.
-        """
-        self._state.suspected_offset = offset
-
-    def clear_suspicion(self) -> None:
-        self._state.suspected_offset = None
-
-    def mark_damaged(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Refuse reads of these ranges of offsets, and of no others, with CORRUPT_MESSAGE."""
-        self._state.damaged = tuple(ranges)
-
-    def read(
-        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
-    ) -> LogRead:
-        """Read batches, from the batch that holds `offset` up to `max_offset`.
-
-        At most `max_bytes`, so that the last batch may be incomplete; with `at_least_one` the first
-        batch is complete. May wait for the disk; may run in a worker thread.
-        """
-        return self._unless_truncated(
-            offset, lambda: self._read(offset, max_bytes, max_offset, at_least_one, read_waiting)
-        )
-
-    def read_cached(
-        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
-    ) -> LogRead | None:
-        """Read as `read`, on the owner's thread; None if it would have to wait for the disk."""
-        state = self._state
-        try:
-            found = self._read(offset, max_bytes, max_offset, at_least_one, read_cached)
-        except WouldBlock:
-            return None
-        except (StorageError, CorruptBatch) as error:
-            raise self._failed(error, offset) from error
-        if found.records and found.segment_base_offset <= offset:
-            state.hints.add(offset, found.position)
-        return found
-
-    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have offsets in [start, end), in the order they ended.
-
-        `end` is not above the last stable offset. May wait for the disk; may run in a worker
-        thread.
-        """
-        return self._unless_truncated(start, lambda: self._aborted(start, end, read_waiting))
-
-    def aborted_transactions_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
-        """As `aborted_transactions`, on the owner's thread; None if it would have to wait for the
-        disk.
-        """
-        try:
-            return self._aborted(start, end, read_cached)
-        except WouldBlock:
-            return None
-        except StorageError as error:
-            raise self._failed(error, start) from error
-
-    def opened(self, records: Buffer, offset: int) -> Buffer:
-        """Batches read at `offset`, as they are for clients; the same if none is encrypted.
-
-        May run in a worker thread.
-        """
-        try:
-            return self.encryption.open_batches(records)
-        except CorruptBatch as error:
-            raise self._failed(error, offset) from error
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record whose timestamp is not before `timestamp`.
-
-        May wait for the disk; may run in a worker thread.
-        """
-        state = self._state
-        start, rows = state.log_start_offset, self.encryption.rows
-        return self._unless_truncated(
-            start, lambda: log_segments.find_timestamp(state.segments.all, timestamp, start, rows)
-        )
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record of the largest timestamp.
-
-        May wait for the disk; may run in a worker thread.
-        """
-        state = self._state
-        start, rows = state.log_start_offset, self.encryption.rows
-        return self._unless_truncated(
-            start, lambda: log_segments.find_max_timestamp(state.segments.all, start, rows)
-        )
-
-    def _read(
-        self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool, read: ReadAt
-    ) -> LogRead:
-        state = self._state
-        if state.health.down:
-            raise state.health.refusal()
-        segments = state.segments.all
-        size = segments[-1].size
-        end_offset = state.log_end_offset
-        if not state.log_start_offset <= offset <= end_offset:
-            raise state.out_of_range(offset)
-        if offset >= min(max_offset, end_offset):
-            return LogRead(b"", segments[-1].base_offset, size)
-        if state.damaged and (first_damaged := state.intact_until(offset)) is not None:
-            # No search may skip the damage: the batches behind it are cut off afterwards.
-            found = log_segments.read_batches(
-                segments,
-                state.hints,
-                offset,
-                max_bytes,
-                None,
-                size,
-                at_least_one=at_least_one,
-                read=read,
-            )
-            return found.cut_before(min(first_damaged, max_offset))
-        return log_segments.read_batches(
-            segments,
-            state.hints,
-            offset,
-            max_bytes,
-            max_offset if max_offset < end_offset else None,
-            size,
-            at_least_one=at_least_one,
-            read=read,
-        )
-
-    def _aborted(self, start: int, end: int, read: ReadAt) -> list[AbortedTransaction]:
-        self._state.health.check()
-        while True:
-            segments = self._state.segments.all
-            try:
-                found = log_segments.find_aborted(segments, start, end, read)
-            except DamagedIndex:
-                # These segments may have been replaced, and their files renamed.
-                if segments is self._state.segments.all:
-                    raise
-            else:
-                if start < self._state.log_start_offset:
-                    raise self._state.out_of_range(start)  # Its entries may be deleted too.
-                return found
-
-    def _unless_truncated(self, offset: int, find: Callable[[], _Found]) -> _Found:
-        state = self._state
-        state.health.check()
-        truncations = state.truncations
-        failure: StorageError | CorruptBatch | None = None
-        while True:
-            swaps = state.swaps
-            try:
-                found = find()
-            except (StorageError, CorruptBatch) as error:
-                failure = error
-            if swaps == state.swaps and swaps % 2 == 0:
-                break
-            failure = None
-            with state.swapping:
-                pass  # Taken only to wait for the end of the swap.
-        if truncations != state.truncations or truncations % 2:
-            # Only a follower truncates: this error sends the client to the leader.
-            detail = f"{state.topic_partition} was truncated during the read"
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
-        if failure is not None:
-            raise self._failed(failure, offset) from failure
-        return found
-
-    def _failed(self, error: StorageError | CorruptBatch, offset: int) -> KafkaError:
-        if offset < self._state.log_start_offset:
-            return self._state.out_of_range(offset)  # Retention deleted it during the read.
-        if isinstance(error, CorruptBatch):
-            self.suspect(offset)
-            return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
-        return self._state.health.failed(error)
-
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 
@@ -448,12 +53,12 @@ class AppendResult(NamedTuple):
     duplicate: bool
 
 
-class Log(LogReader):
+class Log:
     """The log of a partition.
 
     One thread owns it. Only `flush`, `delete_retired` and methods that read may run in another
     thread at the same time: they take the tuple of segments and their sizes first; the sizes only
-    grow, and the tuple is replaced as a whole.
+    grow, and the tuple is replaced as a whole. Methods named `cached` are for the owner alone.
 
     Durability: `append` passes the bytes to the operating system; they survive a crash of the
     process then, and a crash of the machine once `flush` has returned.
@@ -483,12 +88,10 @@ class Log(LogReader):
         self._segments = loaded.segments
         self._flusher = loaded.flusher
         self._start = loaded.start
-        super().__init__(
-            LogState(
-                topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
-            ),
-            LogEncryption(encryption, topic_partition, lambda: self.topic_id),
+        self._state = LogState(
+            topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
         )
+        self.encryption = LogEncryption(encryption, topic_partition, lambda: self.topic_id)
         self._health = self._state.health
         # The offset below which the log is compacted.
         self.clean_offset = clean_offset
@@ -562,6 +165,200 @@ class Log(LogReader):
         )
         log.expire_producers(now_ms)
         return log
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._state.segments.all
+
+    @property
+    def active(self) -> Segment:
+        """The last segment, which is appended to."""
+        return self._state.segments.active
+
+    @property
+    def log_start_offset(self) -> int:
+        """The offset of the first record that may be read."""
+        return self._state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._state.log_end_offset
+
+    @property
+    def truncations(self) -> int:
+        """A number that changes before and after records are removed from the end of the log."""
+        return self._state.truncations
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of batches in all segments."""
+        return self._state.segments.size_bytes
+
+    @property
+    def offline(self) -> StorageError | None:
+        """The failure that took the log offline, until it is opened again; None if serving."""
+        return self._state.health.offline
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log was closed, and its files may be gone."""
+        return self._state.health.closed
+
+    @property
+    def shortage(self) -> StorageError | None:
+        """The shortage that failed the last append, such as a full disk; None if it succeeded."""
+        return self._state.health.shortage
+
+    @property
+    def suspected_offset(self) -> int | None:
+        """The offset at which a reader met damage; None if none did since `clear_suspicion`."""
+        return self._state.suspected_offset
+
+    def suspect(self, offset: int) -> None:
+        """Have the segment of `offset`, and then the others, checked for damage soon.
+
+        For readers that find wrong bytes in records they read. May be called in any thread.
+        """
+        self._state.suspected_offset = offset
+
+    def clear_suspicion(self) -> None:
+        self._state.suspected_offset = None
+
+    def mark_damaged(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Refuse reads of these ranges of offsets, and of no others, with CORRUPT_MESSAGE."""
+        self._state.damaged = tuple(ranges)
+
+    def read(
+        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
+    ) -> LogRead:
+        """Read batches, from the batch that holds `offset` up to `max_offset`.
+
+        At most `max_bytes`, so that the last batch may be incomplete; with `at_least_one` the first
+        batch is complete. May wait for the disk; may run in a worker thread.
+        """
+        return self._state.find_consistently(
+            offset, lambda: self._read(offset, max_bytes, max_offset, at_least_one, read_waiting)
+        )
+
+    def read_cached(
+        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
+    ) -> LogRead | None:
+        """Read as `read`, on the owner's thread; None if it would have to wait for the disk."""
+        state = self._state
+        try:
+            found = self._read(offset, max_bytes, max_offset, at_least_one, read_cached)
+        except WouldBlock:
+            return None
+        except (StorageError, CorruptBatch) as error:
+            raise self._state.failed_read(error, offset) from error
+        if found.records and found.segment_base_offset <= offset:
+            state.hints.add(offset, found.position)
+        return found
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have offsets in [start, end), in the order they ended.
+
+        `end` is not above the last stable offset. May wait for the disk; may run in a worker
+        thread.
+        """
+        return self._state.find_consistently(start, lambda: self._aborted(start, end, read_waiting))
+
+    def aborted_transactions_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """As `aborted_transactions`, on the owner's thread; None if it would have to wait for the
+        disk.
+        """
+        try:
+            return self._aborted(start, end, read_cached)
+        except WouldBlock:
+            return None
+        except StorageError as error:
+            raise self._state.failed_read(error, start) from error
+
+    def opened(self, records: Buffer, offset: int) -> Buffer:
+        """Batches read at `offset`, as they are for clients; the same if none is encrypted.
+
+        May run in a worker thread.
+        """
+        try:
+            return self.encryption.open_batches(records)
+        except CorruptBatch as error:
+            raise self._state.failed_read(error, offset) from error
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp is not before `timestamp`.
+
+        May wait for the disk; may run in a worker thread.
+        """
+        state = self._state
+        start, rows = state.log_start_offset, self.encryption.rows
+        return self._state.find_consistently(
+            start, lambda: log_segments.find_timestamp(state.segments.all, timestamp, start, rows)
+        )
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record of the largest timestamp.
+
+        May wait for the disk; may run in a worker thread.
+        """
+        state = self._state
+        start, rows = state.log_start_offset, self.encryption.rows
+        return self._state.find_consistently(
+            start, lambda: log_segments.find_max_timestamp(state.segments.all, start, rows)
+        )
+
+    def _read(
+        self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool, read: ReadAt
+    ) -> LogRead:
+        state = self._state
+        if state.health.down:
+            raise state.health.refusal()
+        segments = state.segments.all
+        size = segments[-1].size
+        end_offset = state.log_end_offset
+        if not state.log_start_offset <= offset <= end_offset:
+            raise state.out_of_range(offset)
+        if offset >= min(max_offset, end_offset):
+            return LogRead(b"", segments[-1].base_offset, size)
+        if state.damaged and (first_damaged := state.intact_until(offset)) is not None:
+            # No search may skip the damage: the batches behind it are cut off afterwards.
+            found = log_segments.read_batches(
+                segments,
+                state.hints,
+                offset,
+                max_bytes,
+                None,
+                size,
+                at_least_one=at_least_one,
+                read=read,
+            )
+            return found.cut_before(min(first_damaged, max_offset))
+        return log_segments.read_batches(
+            segments,
+            state.hints,
+            offset,
+            max_bytes,
+            max_offset if max_offset < end_offset else None,
+            size,
+            at_least_one=at_least_one,
+            read=read,
+        )
+
+    def _aborted(self, start: int, end: int, read: ReadAt) -> list[AbortedTransaction]:
+        self._state.health.check()
+        while True:
+            segments = self._state.segments.all
+            try:
+                found = log_segments.find_aborted(segments, start, end, read)
+            except DamagedIndex:
+                # These segments may have been replaced, and their files renamed.
+                if segments is self._state.segments.all:
+                    raise
+            else:
+                if start < self._state.log_start_offset:
+                    raise self._state.out_of_range(start)  # Its entries may be deleted too.
+                return found
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The offset below which every transaction has ended, and its marker is committed.
