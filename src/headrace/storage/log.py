@@ -196,6 +196,17 @@ class Log:
         """The bytes of batches in all segments."""
         return self._state.segments.size_bytes
 
+    def bytes_from(self, offset: int) -> int | None:
+        """The bytes of all batches from that which begins at `offset` on.
+
+        None if its position is not remembered: only those of recent batches are. For the owner.
+        """
+        segments, position = self._state.segments.all, self._state.hints.get(offset)
+        if position is None:
+            return None
+        first = segment_index(segments, offset)
+        return sum(segment.size for segment in segments[first:]) - position
+
     @property
     def offline(self) -> StorageError | None:
         """The failure that took the log offline, until it is opened again; None if serving."""

@@ -705,11 +705,24 @@ class Partition:
 
     def _release_committed(self) -> None:
         """End waits for records that are committed now: the high watermark has moved."""
+        high_watermark = self._high_watermark.offset
         if self._commit_waiters:
-            _release(self._commit_waiters, self._high_watermark.offset)
+            _release(self._commit_waiters, high_watermark)
         committed_bytes, self._uncommitted_bytes = self._uncommitted_bytes, 0
+        if high_watermark != self.log.log_end_offset:
+            committed_bytes -= self._note_uncommitted(high_watermark, committed_bytes)
         if self.waiting_fetches is not None:
             self.waiting_fetches.committed(self, committed_bytes)
+
+    def _note_uncommitted(self, high_watermark: int, byte_count: int) -> int:
+        """Note which of the last appended bytes wait for the next commit; return their number.
+
+        0 if it is not known. All count again then: a fetch that is woken too soon waits on, and a
+        fetch that is not woken would wait for its timeout.
+        """
+        left_bytes = self.log.bytes_from(high_watermark)
+        self._uncommitted_bytes = byte_count if left_bytes is None else left_bytes
+        return left_bytes or 0
 
 
 def _wait(waiters: deque[_AckWaiter], offset: int) -> asyncio.Future[None]:

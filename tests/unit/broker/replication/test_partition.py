@@ -292,6 +292,35 @@ def test_who_waits_in_a_new_role_hears_of_the_commit_of_older_records(
     with_replica(tmp_path, TopicConfig(), test)
 
 
+@pytest.mark.parametrize("hints", ["remembered", "forgotten"])
+def test_a_consumer_that_waits_is_woken_by_each_commit_of_a_burst(
+    tmp_path: Path, hints: str
+) -> None:
+    """Followers fetch a part of the appended batches, and the rest when nothing is appended."""
+
+    async def test(partition: Partition, _: ByHand) -> None:
+        partition.lead(replace(THREE, isr=(1, 2)), NOW_MS)
+        data = batch(b"a")
+        for _ in range(3):
+            partition.append(batch(b"a"), NOW_MS)
+        if hints == "forgotten":
+            partition.log._state.hints.clear()
+        counted: list[int] = []
+        for end_offset in (1, 3):
+            waiting = FetchPurgatory().park([(read(), partition)], bytes_needed=1, timeout_s=60)
+            partition.follower_fetched(2, 20, end_offset, NOW_MS)
+            assert partition.high_watermark == end_offset
+            assert waiting.ready.done()
+        partition.waiting_fetches = Mock(committed=lambda _, size: counted.append(size))
+        for _ in range(3):
+            partition.append(batch(b"a"), NOW_MS)
+        for end_offset in (5, 6):
+            partition.follower_fetched(2, 20, end_offset, NOW_MS)
+        assert counted == [2 * len(data), len(data)]
+
+    with_replica(tmp_path, TopicConfig(), test)
+
+
 def test_a_follower_takes_a_high_watermark_only_as_far_as_it_has_records(tmp_path: Path) -> None:
     async def test(partition: Partition, _: ByHand) -> None:
         partition.follow(ELSEWHERE)
