@@ -299,10 +299,13 @@ def test_a_consumer_that_waits_is_woken_by_each_commit_of_a_burst(
     """Followers fetch a part of the appended batches, and the rest when nothing is appended."""
 
     async def test(partition: Partition, _: ByHand) -> None:
+        def append_three() -> None:
+            for _ in range(3):
+                partition.append(batch(b"a"), NOW_MS)
+
         partition.lead(replace(THREE, isr=(1, 2)), NOW_MS)
         data = batch(b"a")
-        for _ in range(3):
-            partition.append(batch(b"a"), NOW_MS)
+        append_three()
         if hints == "forgotten":
             partition.log._state.hints.clear()
         counted: list[int] = []
@@ -312,8 +315,7 @@ def test_a_consumer_that_waits_is_woken_by_each_commit_of_a_burst(
             assert partition.high_watermark == end_offset
             assert waiting.ready.done()
         partition.waiting_fetches = Mock(committed=lambda _, size: counted.append(size))
-        for _ in range(3):
-            partition.append(batch(b"a"), NOW_MS)
+        append_three()
         for end_offset in (5, 6):
             partition.follower_fetched(2, 20, end_offset, NOW_MS)
         assert counted == [2 * len(data), len(data)]
