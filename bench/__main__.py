@@ -30,4 +30,4 @@ parts = (
     clients,
     spark,
 )
-sys.exit(max([one.main() for one in parts]))
+sys.exit(max([part.main() for part in parts]))

@@ -70,8 +70,8 @@ class Bench:
     def _speed(
         self, name: str, rounds: list[dict[str, float]], limit: float, target: float | None
     ) -> None:
-        mb = median(one["bytes"] / one["seconds"] / 1e6 for one in rounds)
-        rate = median(one["messages"] / one["seconds"] for one in rounds)
+        mb = median(entry["bytes"] / entry["seconds"] / 1e6 for entry in rounds)
+        rate = median(entry["messages"] / entry["seconds"] for entry in rounds)
         self._report.ratio(name, f"{mb:,.0f} MB/s, {rate:,.0f} msg/s", mb, limit, target)
 
     def single_message_requests(self) -> None:

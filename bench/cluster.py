@@ -123,7 +123,7 @@ def latency(directory: Path, report: Report, seconds: float, rounds: int) -> Non
             )
             for _ in range(rounds)
         ]
-    middle = {name: median(one[name] for one in found) for name in found[0]}
+    middle = {name: median(entry[name] for entry in found) for name in found[0]}
     name = "1 KB at 1,000/s, acks=all, three replicas"
     report.fact(f"latency, {name}", ", ".join(f"{k} {v:.2f} ms" for k, v in middle.items()))
     report.at_most(f"p99 of {name}", middle["p99"], P99_MS_MAX, "ms")

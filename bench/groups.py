@@ -53,7 +53,7 @@ async def stay(
 
     # Spread over the interval, like consumers that started at different times.
     step = HEARTBEAT_SECONDS / len(everybody)
-    await asyncio.gather(*(live(one, number * step) for number, one in enumerate(everybody)))
+    await asyncio.gather(*(live(entry, number * step) for number, entry in enumerate(everybody)))
     share = (broker.cpu_seconds - cpu_seconds) / seconds
     return share, sum(member.joins for member in everybody) - joins
 

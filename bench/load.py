@@ -71,7 +71,7 @@ def transact(address: str, *, topic: str, size: int, count: int, together: int) 
     producer.init_transactions(30)
     value = bytes(size)
 
-    def one(records: int) -> None:
+    def send_transaction(records: int) -> None:
         producer.begin_transaction()
         taken = producer.produce_batch(topic, [{"value": value}] * records)
         if taken != records:
@@ -79,12 +79,12 @@ def transact(address: str, *, topic: str, size: int, count: int, together: int) 
         producer.commit_transaction(30)
 
     # The first one looks up all coordinators, and takes longer.
-    one(1)
+    send_transaction(1)
     times = []
     began = time.perf_counter()
     for sent in range(0, count, together):
         begun = time.perf_counter()
-        one(min(together, count - sent))
+        send_transaction(min(together, count - sent))
         times.append(1_000 * (time.perf_counter() - begun))
     seconds = time.perf_counter() - began
     times.sort()

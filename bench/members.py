@@ -84,9 +84,9 @@ class Member:
                 protocol_name="range",
                 assignments=[
                     SyncGroupRequestAssignment(
-                        member_id=one.member_id, assignment=one.member_id.encode()
+                        member_id=member.member_id, assignment=member.member_id.encode()
                     )
-                    for one in joined.members
+                    for member in joined.members
                 ],
             ),
             _SYNC,

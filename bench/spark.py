@@ -70,7 +70,7 @@ class Bench:
         topic = f"read-{size}"
         create_topic(self._broker.address, topic, PARTITIONS)
         fill(self._broker.address, topic, size, count)
-        jobs = {one: self._counting(self._source(one, topic), count) for one in self._formats}
+        jobs = {entry: self._counting(self._source(entry, topic), count) for entry in self._formats}
         scan = self._spark.read.format(OURS).option("path", self._broker.data_dir)
         jobs["scan"] = self._counting(scan.option("subscribe", topic).load(), count)
         jobs["audit"] = self._auditing(self._source(OURS, topic, columns=AUDIT), count)
@@ -98,10 +98,10 @@ class Bench:
         frame = rows(self._spark, size, count).cache()
         frame.count()
         jobs = {}
-        for one in self._formats:
-            topic = f"write-{one}-{size}"
+        for entry in self._formats:
+            topic = f"write-{entry}-{size}"
             create_topic(self._broker.address, topic, PARTITIONS)
-            jobs[one] = self._writing(frame, one, topic)
+            jobs[entry] = self._writing(frame, entry, topic)
         seconds = self._measured(jobs)
         for name, text in ((OURS, "write, headrace"), (THEIRS, f"write, {CONNECTOR}")):
             self._fact(f"{text}, {_name(size)}", seconds.get(name), count, size)
@@ -110,11 +110,11 @@ class Bench:
 
     def micro_batches(self, directory: Path) -> None:
         """Measure nearly empty micro-batches, from trigger to commit."""
-        for one in self._formats:
-            topic = f"stream-{one}"
+        for entry in self._formats:
+            topic = f"stream-{entry}"
             create_topic(self._broker.address, topic)
-            durations = self._stream(one, topic, directory / topic)
-            name = "headrace" if one == OURS else CONNECTOR
+            durations = self._stream(entry, topic, directory / topic)
+            name = "headrace" if entry == OURS else CONNECTOR
             self._report.fact(
                 f"micro-batch of one row, trigger to commit, {name}",
                 f"{median(durations):,.0f} ms ({min(durations):,.0f} to {max(durations):,.0f})",
@@ -223,8 +223,8 @@ def _duration_ms(query: Any, rows_read: int) -> int:
     while time.monotonic() < deadline:
         if query.exception() is not None:
             raise SystemExit(str(query.exception()))
-        done = [one for one in query.recentProgress if one["numInputRows"]]
-        if sum(one["numInputRows"] for one in done) >= rows_read:
+        done = [entry for entry in query.recentProgress if entry["numInputRows"]]
+        if sum(entry["numInputRows"] for entry in done) >= rows_read:
             return int(done[-1]["durationMs"]["triggerExecution"])
         time.sleep(0.005)
     raise SystemExit(f"{rows_read} rows were not read in {QUERY_S_MAX:.0f} s")

@@ -117,7 +117,12 @@ async def _prepared_ms(servers: str, prefix: str, count: int) -> list[int]:
     decision to end a transaction until all its markers are committed.
     """
     transactional_ids = [f"{prefix}-{number}" for number in range(PREPARED_PRODUCERS)]
-    await asyncio.gather(*(_commit_in_a_row(servers, one, count) for one in transactional_ids))
+    await asyncio.gather(
+        *(
+            _commit_in_a_row(servers, transactional_id, count)
+            for transactional_id in transactional_ids
+        )
+    )
     found: list[int] = []
     since_ms: dict[str, int] = {}
     left = dict.fromkeys(transactional_ids, count)
@@ -126,7 +131,9 @@ async def _prepared_ms(servers: str, prefix: str, count: int) -> list[int]:
         aio.Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
     ):
         partitions = await consumer.partitions_for(TRANSACTIONS_TOPIC) or []
-        await consumer.assign([TopicPartition(TRANSACTIONS_TOPIC, one) for one in partitions])
+        await consumer.assign(
+            [TopicPartition(TRANSACTIONS_TOPIC, partition) for partition in partitions]
+        )
         while any(left.values()):
             for record in await consumer.poll(1000):
                 transactional_id = decode_transaction_key(record.key or b"")

@@ -110,8 +110,8 @@ def show_replicas(address: str) -> None:
         while produce.TOPIC not in admin.list_topics() and time.monotonic() < until:
             time.sleep(0.05)
         partitions = admin.describe_topic(produce.TOPIC).partitions
-    leaders = ", ".join(str(one.leader) for one in partitions)
-    replicas = min(len(one.isr) for one in partitions)
+    leaders = ", ".join(str(partition.leader) for partition in partitions)
+    replicas = min(len(partition.isr) for partition in partitions)
     console.print(
         f"{len(partitions)} partitions, led by brokers {leaders}; each is on {replicas} brokers"
     )
@@ -157,7 +157,11 @@ def read_topic(address: str, topic: str) -> Iterator[headrace.ConsumerRecord]:
     """Every record that is committed in a topic now."""
     with headrace.Admin(bootstrap_servers=address) as admin:
         known = admin.list_topics().get(topic)
-    parts = [headrace.TopicPartition(topic, one.index) for one in known.partitions] if known else []
+    parts = (
+        [headrace.TopicPartition(topic, partition.index) for partition in known.partitions]
+        if known
+        else []
+    )
     with headrace.Consumer(
         bootstrap_servers=address,
         auto_offset_reset="earliest",
@@ -194,7 +198,7 @@ def show(results: Totals) -> None:
         orders = [results.orders[key] for key in keys]
         cents = sum(results.cents[key] for key in keys)
         table.add_row(
-            minute[-5:], *(f"{one:,}" for one in [*orders, sum(orders)]), f"{cents / 100:,.2f}"
+            minute[-5:], *(f"{entry:,}" for entry in [*orders, sum(orders)]), f"{cents / 100:,.2f}"
         )
     table.add_section()
     regions = [
@@ -203,7 +207,7 @@ def show(results: Totals) -> None:
     ]
     total = sum(regions)
     revenue = results.cents.total() / 100
-    table.add_row("all", *(f"{one:,}" for one in [*regions, total]), f"{revenue:,.2f}")
+    table.add_row("all", *(f"{entry:,}" for entry in [*regions, total]), f"{revenue:,.2f}")
     console.print(table)
 
 
@@ -213,7 +217,7 @@ def lag(address: str) -> int:
         progress = admin.group_progress([GROUP])[GROUP]
     if len(progress) != produce.PARTITIONS:
         raise SystemExit(f"the group {GROUP} has committed {len(progress)} partitions")
-    return sum(one.lag or 0 for one in progress)
+    return sum(entry.lag or 0 for entry in progress)
 
 
 def check(sent: Totals, results: Totals, left: int) -> None:

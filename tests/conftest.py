@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long: dict[Path, list[list[pytest.Item]]] = {kind: [] for kind in _LONG}
     short: list[pytest.Item] = []
     for path, group in groupby(items, lambda item: item.path):
-        kind = next((one for one in _LONG if path.is_relative_to(root / one)), None)
+        kind = next((entry for entry in _LONG if path.is_relative_to(root / entry)), None)
         if kind is None:
             short.extend(group)
         else:

@@ -76,7 +76,7 @@ def varied(rng: Random, message: Struct, version: int, rate: float = 0.15) -> An
         if isinstance(value, Struct):
             value = varied(rng, value, version, rate)
         elif isinstance(value, list) and spec.struct is not None:
-            value = [varied(rng, one, version, rate) for one in value]
+            value = [varied(rng, entry, version, rate) for entry in value]
             value *= rng.choice((0, 2, 50)) if rng.random() < rate / 3 else 1
         elif isinstance(value, list):
             if rng.random() < rate:

@@ -266,7 +266,7 @@ def broad_excepts(source: str) -> list[int]:
 
     def is_broad(kind: ast.expr | None) -> bool:
         if isinstance(kind, ast.Tuple):
-            return any(is_broad(one) for one in kind.elts)
+            return any(is_broad(elt) for elt in kind.elts)
         return kind is None or (
             isinstance(kind, ast.Name) and kind.id in {"Exception", "BaseException"}
         )
@@ -327,6 +327,18 @@ def file_opens(source: str) -> list[int]:
     return [call.lineno for call in calls if opens(call)]
 
 
+def nameless_loops(source: str) -> list[int]:
+    """Lines with a loop or comprehension over `one`, which says nothing of the thing."""
+    tree = ast.parse(source)
+    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.comprehension))
+    return [
+        name.lineno
+        for loop in loops
+        for name in ast.walk(loop.target)
+        if isinstance(name, ast.Name) and name.id == "one"
+    ]
+
+
 def class_names(source: str) -> list[str]:
     """The classes that a module defines, without the underscore of private ones."""
     classes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
@@ -382,6 +394,13 @@ def test_class_names_are_unique() -> None:
         for name in class_names(path.read_text()):
             homes[name].append(relative(path))
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+def test_loops_name_the_things_they_go_over() -> None:
+    trees = (PACKAGE, *(ROOT / name for name in ("bench", "examples", "tests", "tools")))
+    paths = [path for tree in trees for path in sorted(tree.rglob("*.py"))]
+    found = {str(path.relative_to(ROOT)): nameless_loops(path.read_text()) for path in paths}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_module_names_are_unique_or_told_apart_by_their_surface() -> None:
@@ -521,7 +540,7 @@ def test_every_setting_is_documented() -> None:
 def test_every_core_is_bound_by_the_sans_io_contract() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contracts = settings["tool"]["importlinter"]["contracts"]
-    [contract] = [one for one in contracts if one["name"] == "cores are sans-I/O"]
+    [contract] = [contract for contract in contracts if contract["name"] == "cores are sans-I/O"]
     cores = {"coordinator", "metadata", "metrics", "protocol", "raft", "replication", "security"}
     present = {f"headrace.{name}" for name in cores if any((PACKAGE / name).glob("*.py"))}
     assert set(contract["source_modules"]) == present
@@ -530,8 +549,8 @@ def test_every_core_is_bound_by_the_sans_io_contract() -> None:
 def test_every_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
-    wanted = {*project["dependencies"], *(one for extra in extras for one in extra)}
-    names = {re.split(r"[<>=\[]", one, maxsplit=1)[0].lower() for one in wanted}
+    wanted = {*project["dependencies"], *(entry for extra in extras for entry in extra)}
+    names = {re.split(r"[<>=\[]", entry, maxsplit=1)[0].lower() for entry in wanted}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
@@ -557,6 +576,7 @@ def test_rules_find_what_they_look_for() -> None:
     assert task_starts("asyncio.create_task(x)\nloop.create_task(x)\nensure_future(x)") == [1, 2, 3]
     assert task_starts("scope.start(x)") == []
     assert class_names("class _A:\n    class B:\n        pass") == ["A", "B"]
+    assert nameless_loops("for one in x: pass\n[a for a, one in x]\nfor a in one: pass") == [1, 2]
     assert surface_of("cli/log/dump.py") == "cli/"
     assert surface_of("storage/log.py") == ""
     assert timer_times("handle.when()\nwhen = 1") == [1]

@@ -58,7 +58,7 @@ class _Process:
 def _cpu_s() -> float:
     """The CPU time of this process, and of those it has started once they have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(entry.ru_utime + entry.ru_stime for entry in used)
 
 
 _process = _Process()
@@ -146,10 +146,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     total = _totals[directory_of(report.nodeid)]
     total.tests += report.when == "call"
     total.wall_s += report.duration
-    for one in map(Used._make, used[-1:]):
-        total.cpu_s += one.cpu_s
+    for entry in map(Used._make, used[-1:]):
+        total.cpu_s += entry.cpu_s
         _shares[report.nodeid] = max(
-            _shares.get(report.nodeid, (0.0, 0.0)), (one.share, one.limit_s)
+            _shares.get(report.nodeid, (0.0, 0.0)), (entry.share, entry.limit_s)
         )
 
 
@@ -159,7 +159,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("time by directory")
     lines(_totals, terminalreporter.line)
     near = sorted(((*share, name) for name, share in _shares.items()), reverse=True)
-    too_near = [one for one in near if one[0] > NEAR]
+    too_near = [entry for entry in near if entry[0] > NEAR]
     terminalreporter.section(f"{len(too_near)} tests came near a limit")
     terminalreporter.line(f"this machine is {slowness():.1f} times as slow as a quiet one now")
     for share, limit_s, name in too_near or near[:1]:
@@ -171,7 +171,7 @@ def lines(totals: dict[str, _Total], say: Callable[[str], object]) -> None:
     """A table of directories, the longest first."""
     say("    wall s     CPU s    tests")
     whole = _Total()
-    for name, total in sorted(totals.items(), key=lambda one: -one[1].wall_s):
+    for name, total in sorted(totals.items(), key=lambda row: -row[1].wall_s):
         say(f"{total.wall_s:10.1f}{total.cpu_s:10.1f}{total.tests:9}  {name}")
         whole.tests += total.tests
         whole.wall_s += total.wall_s

@@ -135,8 +135,8 @@ def _pump(
             sink.sendall(data)
     except OSError:
         pass  # One side has disconnected; the other is disconnected below.
-    for one in (source, sink):
-        one.close()
+    for entry in (source, sink):
+        entry.close()
 
 
 def use_client(kind: type[Client], address: str) -> None:

@@ -129,7 +129,7 @@ class KafkaBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._topics = 0
         self._held_ports = hold_port(), hold_port()
-        self._port, self._controller_port = (one.number for one in self._held_ports)
+        self._port, self._controller_port = (held_port.number for held_port in self._held_ports)
         self.bootstrap_servers = f"127.0.0.1:{self._port}"
         self.bootstrap_controllers = f"127.0.0.1:{self._controller_port}"
 

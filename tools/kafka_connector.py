@@ -25,7 +25,7 @@ class ConnectorMissing(Exception):
 def connector_jars(directory: Path = DIRECTORY) -> list[Path]:
     """The jars, fetched if missing."""
     jars = [directory / _file_name(artifact) for artifact in ARTIFACTS]
-    missing = [one for one, jar in zip(ARTIFACTS, jars, strict=True) if not jar.is_file()]
+    missing = [entry for entry, jar in zip(ARTIFACTS, jars, strict=True) if not jar.is_file()]
     if missing and shutil.which("mvn") is None:
         raise ConnectorMissing(
             "Spark's Kafka connector is fetched with Maven, which is not installed:"

@@ -70,8 +70,8 @@ class KafkaApi(NamedTuple):
 def kafka_apis() -> list[KafkaApi]:
     """Every API of Kafka 4.3, by its key."""
     return [
-        KafkaApi(one["key"], one["name"], tuple(one["versions"]), tuple(one["listeners"]))
-        for one in json.loads(FACTS.read_text())
+        KafkaApi(load["key"], load["name"], tuple(load["versions"]), tuple(load["listeners"]))
+        for load in json.loads(FACTS.read_text())
     ]
 
 

@@ -93,7 +93,9 @@ def _fate(name: str) -> str:
     values, _ = REFUSED[name]
     plain = {(): "", False: "false"}
     allowed = [plain.get(value, value) for value in values]
-    return "refused, but for " + ", ".join(f"`{one}`" if one else "no value" for one in allowed)
+    return "refused, but for " + ", ".join(
+        f"`{entry}`" if entry else "no value" for entry in allowed
+    )
 
 
 def _text(setting: Option) -> str:

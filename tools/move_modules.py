@@ -223,7 +223,7 @@ def bound_names(body: Iterable[ast.AST]) -> set[str]:
 
 def argument_names(arguments: ast.arguments) -> set[str]:
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    every += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
+    every += [entry for entry in (arguments.vararg, arguments.kwarg) if entry is not None]
     return {argument.arg for argument in every}
 
 
@@ -829,7 +829,9 @@ class Rewriter:
                 body = [s for s in function.body if s is not node]
                 uses = Uses(ast.Module(body, []), [bound])
                 hidden = frozenset(argument_names(function.args) | bound_names(body))
-                uses.attributes = [(one, hidden | more) for one, more in uses.attributes]
+                uses.attributes = [
+                    (attribute, hidden | more) for attribute, more in uses.attributes
+                ]
                 return uses
         return Uses(self._source.tree, [bound])
 

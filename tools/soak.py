@@ -103,7 +103,7 @@ class Soak:
         made = {name: count for name, count in self._topics().items() if name not in self._kept}
         with Wire(self._broker.address, timeout_s=120) as wire:
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in made])
-            codes = {one.error_code for one in wire.ask(request).responses}
+            codes = {response.error_code for response in wire.ask(request).responses}
         assert codes <= {0}, codes
         assert self._topics() == self._kept
         return sum(made.values())

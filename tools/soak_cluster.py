@@ -16,9 +16,9 @@ from statistics import median
 from headrace.testing.cluster import Cluster
 from tests.integration.cluster import hosts, mixed, moves, trials
 from tests.integration.cluster.history import Findings
-from tests.integration.cluster.trials import RESUME_S_MAX, Subject, Trial, subject
+from tests.integration.cluster.trials import RESUME_S_MAX, FaultedCluster, Trial, subject
 
-Fault = Callable[[Subject], Trial]
+Fault = Callable[[FaultedCluster], Trial]
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
@@ -27,9 +27,9 @@ def break_a_cluster(rounds: int, seed: int) -> None:
     """Inject each kind of fault `rounds` times; AssertionError if a guarantee was violated."""
     rng = Random(seed)
 
-    def cut(one: Subject) -> Trial:
+    def cut(faulted: FaultedCluster) -> Trial:
         # A host that is cut off entirely, or one that clients still reach.
-        return trials.cut_leader(one, clients=on_hosts and rng.random() < 0.5)
+        return trials.cut_leader(faulted, clients=on_hosts and rng.random() < 0.5)
 
     on_hosts = hosts.available()
     where = "hosts in network namespaces" if on_hosts else "one host, cuts by proxies"
@@ -46,45 +46,47 @@ def break_a_cluster(rounds: int, seed: int) -> None:
         ("a disk wiped and rebuilt", trials.wipe_leader, few),
     ]
     for number, (name, fault, times) in enumerate(kinds):
-        with _new_cluster(on_hosts) as cluster, subject(cluster, f"soak-{number}") as one:
-            _repeat(name, one, fault, times)
-    with _new_cluster(on_hosts) as cluster, subject(cluster, "rolled") as one:
-        gaps = [trials.roll(one) for _ in range(few)]
-        _report("rolling restart", few, one.finish(), f"writes paused {max(gaps):.1f} s at most")
+        with _new_cluster(on_hosts) as cluster, subject(cluster, f"soak-{number}") as faulted:
+            _repeat(name, faulted, fault, times)
+    with _new_cluster(on_hosts) as cluster, subject(cluster, "rolled") as faulted:
+        gaps = [trials.roll(faulted) for _ in range(few)]
+        _report(
+            "rolling restart", few, faulted.finish(), f"writes paused {max(gaps):.1f} s at most"
+        )
     with (
         _new_cluster(on_hosts) as cluster,
-        subject(cluster, "moved", partitions=moves.PARTITIONS) as one,
+        subject(cluster, "moved", partitions=moves.PARTITIONS) as faulted,
     ):
-        replicas, leaders = moves.expand_and_drain(one)
+        replicas, leaders = moves.expand_and_drain(faulted)
         even = f"replicas {sorted(replicas.items())}, leaders {sorted(leaders.items())}"
-        _report("3 to 4 brokers and one drained", 1, one.finish(), even)
-    with Cluster(3, proxied=True) as cluster, subject(cluster, "mixed") as one:
-        _mix(one, 2 * rounds, rng)
+        _report("3 to 4 brokers and one drained", 1, faulted.finish(), even)
+    with Cluster(3, proxied=True) as cluster, subject(cluster, "mixed") as faulted:
+        _mix(faulted, 2 * rounds, rng)
 
 
 def _new_cluster(on_hosts: bool) -> Cluster:
     return hosts.HostCluster(3) if on_hosts else Cluster(3, proxied=True)
 
 
-def _repeat(name: str, one: Subject, fault: Fault, times: int) -> None:
+def _repeat(name: str, faulted: FaultedCluster, fault: Fault, times: int) -> None:
     begin, resumed = time.monotonic(), list[float]()
     for number in range(1, times + 1):
-        resumed.append(fault(one).resumed_s)
+        resumed.append(fault(faulted).resumed_s)
         if number % 5 == 0 and number < times:
             print(f"  {name}: {number} times, {time.monotonic() - begin:.0f} s")
-    findings = one.finish()
-    _compare_dumps(one)
+    findings = faulted.finish()
+    _compare_dumps(faulted)
     worst = max(resumed)
     speed = f"writes resumed in {median(resumed):.1f} s, at most {worst:.1f} s"
     _report(name, times, findings, speed)
     assert worst <= RESUME_S_MAX or fault in SLOWER, f"{name}: writes resumed after {worst:.1f} s"
 
 
-def _mix(one: Subject, times: int, rng: Random) -> None:
+def _mix(faulted: FaultedCluster, times: int, rng: Random) -> None:
     """Faults drawn at random, including one-way cuts, which need proxies."""
-    mixture = mixed.Mixture(one, rng)
+    mixture = mixed.Mixture(faulted, rng)
     drawn = Counter(mixture.strike() for _ in range(times))
-    _report("any fault", times, one.finish(), f"{len(drawn)} kinds")
+    _report("any fault", times, faulted.finish(), f"{len(drawn)} kinds")
 
 
 # No write succeeds while no broker runs, or while a majority of them starts.
@@ -99,13 +101,14 @@ def _report(name: str, times: int, findings: Findings, more: str) -> None:
     )
 
 
-def _compare_dumps(one: Subject) -> None:
+def _compare_dumps(faulted: FaultedCluster) -> None:
     """Check that `headrace log dump` of a partition is the same on every broker."""
-    for partition in range(one.partitions):
+    for partition in range(faulted.partitions):
         dumps = {
-            _dump(broker.data_dir / f"{one.topic}-{partition}") for broker in one.cluster.brokers
+            _dump(broker.data_dir / f"{faulted.topic}-{partition}")
+            for broker in faulted.cluster.brokers
         }
-        assert len(dumps) == 1, f"dumps of {one.topic}-{partition} differ"
+        assert len(dumps) == 1, f"dumps of {faulted.topic}-{partition} differ"
 
 
 def _dump(directory: Path) -> str:

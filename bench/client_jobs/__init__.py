@@ -47,5 +47,5 @@ def wrong_size(found: int, size: int) -> SystemExit:
 def run(*jobs: Callable[..., Measured]) -> None:
     """Run the job named on the command line."""
     job, address, arguments = sys.argv[1:]
-    named = {one.__name__: one for one in jobs}
+    named = {job.__name__: job for job in jobs}
     print(json.dumps(named[job](address, **json.loads(arguments))))

@@ -101,7 +101,7 @@ def aio_consume(
 ) -> Measured:
     async def work() -> Measured:
         async with aio.Consumer(**consumer_options(address)) as consumer:
-            await consumer.assign([TopicPartition(topic, one) for one in range(partitions)])
+            await consumer.assign([TopicPartition(topic, index) for index in range(partitions)])
             received = 0
             watch = Stopwatch()
             while received < count:

@@ -68,13 +68,16 @@ class Store(RebalanceListener):
 
     def store(self, batch: Sequence[ConsumerRecord]) -> None:
         """Store what the records say, and how far they go, together or not at all."""
-        ends = {TopicPartition(one.topic, one.partition): one.offset + 1 for one in batch}
+        ends = {
+            TopicPartition(position.topic, position.partition): position.offset + 1
+            for position in batch
+        }
         with self._database.transaction():
             # Locked in one order by everybody, so that nobody waits for one who waits for him.
             for tp, end in sorted(ends.items()):
                 if not self._database.execute(MOVE, (end, *tp, self._owner[tp])).rowcount:
                     raise Fenced(f"{tp} has a later owner than {self._owner[tp]}")
-            self._database.execute(ADD, ([one.value.decode() for one in batch],))
+            self._database.execute(ADD, ([record.value.decode() for record in batch],))
 
 
 def run(consumer: Consumer, store: Store, topic: str, stopping: threading.Event) -> None:

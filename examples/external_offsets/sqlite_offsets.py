@@ -53,12 +53,15 @@ class Store(RebalanceListener):
 
     def store(self, batch: Sequence[ConsumerRecord]) -> None:
         """Store what the records say, and how far they go, together or not at all."""
-        ends = {TopicPartition(one.topic, one.partition): one.offset + 1 for one in batch}
+        ends = {
+            TopicPartition(position.topic, position.partition): position.offset + 1
+            for position in batch
+        }
         with self._database:
             for tp, end in ends.items():
                 if not self._database.execute(MOVE, (end, *tp, self._seen[tp])).rowcount:
                     raise Fenced(f"{tp} was moved on from {self._seen[tp]} by somebody else")
-            values = [(one.value.decode(),) for one in batch]
+            values = [(record.value.decode(),) for record in batch]
             self._database.executemany("INSERT INTO results VALUES (?)", values)
         self._seen |= ends
 

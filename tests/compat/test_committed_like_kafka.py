@@ -64,7 +64,7 @@ class Peer:
         self._producers = [
             RawProducer(address, f"{name}/{number}", old=old).init() for number in range(2)
         ]
-        self._epochs = [one.epoch for one in self._producers]
+        self._epochs = [producer.epoch for producer in self._producers]
         self._coordinator = self._producers[0].brokers.coordinator(name, GROUP)
 
     def perform(self, step: Step, number: int) -> None:
@@ -89,8 +89,8 @@ class Peer:
         topic = OffsetCommitRequestTopic(name=self._name, partitions=[wanted])
         with Wire(self._coordinator) as wire:
             [found] = wire.ask(OffsetCommitRequest(group_id=self._name, topics=[topic]), 8).topics
-        for one in found.partitions:
-            check(one.error_code)
+        for result in found.partitions:
+            check(result.error_code)
 
     def _delete(self, partition: int) -> None:
         wanted = OffsetDeleteRequestPartition(partition_index=partition)
@@ -109,26 +109,26 @@ class Peer:
                 DescribeProducersRequest(topics=[TopicRequest(name=name, partition_indexes=[0])])
             )
         headers = scan_headers(found.records or b"")
-        ids = {one.producer_id: number for number, one in enumerate(self._producers)}
+        ids = {producer.producer_id: number for number, producer in enumerate(self._producers)}
         reached = headers[-1].next_offset if headers else 0
         return Seen(
             found.last_stable_offset,
             end(address, name),
             read_committed(address, name),
-            [(one.base_offset, one.next_offset, one.is_control) for one in headers],
+            [(header.base_offset, header.next_offset, header.is_control) for header in headers],
             # Kafka names some behind what it sends, too.
             sorted(
-                (ids[one.producer_id], one.first_offset)
-                for one in found.aborted_transactions
-                if one.first_offset < reached
+                (ids[aborted_transaction.producer_id], aborted_transaction.first_offset)
+                for aborted_transaction in found.aborted_transactions
+                if aborted_transaction.first_offset < reached
             ),
             sorted(
                 (
-                    ids[one.producer_id],
-                    one.producer_epoch - self._epochs[ids[one.producer_id]],
-                    one.current_txn_start_offset,
+                    ids[active_producer.producer_id],
+                    active_producer.producer_epoch - self._epochs[ids[active_producer.producer_id]],
+                    active_producer.current_txn_start_offset,
                 )
-                for one in described.topics[0].partitions[0].active_producers
+                for active_producer in described.topics[0].partitions[0].active_producers
             ),
             self._offsets(stable=False),
             self._offsets(stable=True),

@@ -63,7 +63,7 @@ def topic(broker: BrokerProcess) -> str:
 
 
 def lines(number: int, size: int = 1) -> bytes:
-    return b"".join(b"%d%s\n" % (one, b"x" * size) for one in range(number))
+    return b"".join(b"%d%s\n" % (index, b"x" * size) for index in range(number))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -74,8 +74,11 @@ def test_what_kcat_writes_it_reads_in_every_codec(
     kcat("-P", "-t", topic, "-p", "0", "-z", codec, said=said)
     assert kcat("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q") == said
     with Wire(broker.address) as wire:
-        served = {one.api_key for one in wire.ask(ApiVersionsRequest(), 0).api_keys}
-        stored = {one.compression for one in scan_headers(bytes(fetch(wire, topic, 0).records))}
+        served = {api_key.api_key for api_key in wire.ask(ApiVersionsRequest(), 0).api_keys}
+        stored = {
+            scan_header.compression
+            for scan_header in scan_headers(bytes(fetch(wire, topic, 0).records))
+        }
     expected = Compression[codec.upper()]
     if expected is Compression.LZ4 and Api.FIND_COORDINATOR not in served:
         # librdkafka takes a broker without group coordinators for one too old to know lz4.
@@ -126,7 +129,7 @@ def test_reading_begins_at_any_offset_counted_from_either_end(kcat: Kcat, topic:
 
     def read(start: str) -> list[int]:
         shown = kcat("-C", "-t", topic, "-p", "0", "-o", start, "-e", "-q", "-f", "%o ")
-        return [int(one) for one in shown.split()]
+        return [int(part) for part in shown.split()]
 
     assert read("beginning") == list(range(100))
     assert read("40") == list(range(40, 100))
@@ -139,7 +142,7 @@ def test_offsets_are_found_by_time(kcat: Kcat, topic: str) -> None:
     [first] = re.findall(rb"offset (-?\d+)", kcat("-Q", "-t", f"{topic}:0:1"))
     assert int(first) == 0
     shown = kcat("-C", "-t", topic, "-p", "0", "-o", "s@1", "-e", "-q", "-f", "%o ")
-    assert [int(one) for one in shown.split()] == list(range(10))
+    assert [int(part) for part in shown.split()] == list(range(10))
 
 
 def test_metadata_is_listed(kcat: Kcat, broker: BrokerProcess, topic: str) -> None:
@@ -148,8 +151,8 @@ def test_metadata_is_listed(kcat: Kcat, broker: BrokerProcess, topic: str) -> No
     [described] = document["topics"]
     assert described["topic"] == topic
     assert described["partitions"] == [
-        {"partition": one, "leader": 1, "replicas": [{"id": 1}], "isrs": [{"id": 1}]}
-        for one in (0, 1)
+        {"partition": number, "leader": 1, "replicas": [{"id": 1}], "isrs": [{"id": 1}]}
+        for number in (0, 1)
     ]
     assert topic.encode() in kcat("-L")
 

@@ -38,7 +38,7 @@ def answers(address: str, now_ms: int) -> list[Any]:
                 for times in batches:
                     rows = [(timestamp, key, b"v", ()) for timestamp, key in times]
                     told = produce(wire, topic, encode_batch(rows, compression=compression))
-                    indexes = [one.batch_index for one in told.record_errors]
+                    indexes = [record_error.batch_index for record_error in told.record_errors]
                     offsets = (told.base_offset, told.log_start_offset)
                     found.append((topic, told.error_code, offsets, indexes))
                     assert bool(told.error_message) == bool(indexes)

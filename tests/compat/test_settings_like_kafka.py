@@ -66,15 +66,15 @@ def describe(broker: Any, kind: int, name: str) -> dict[str, Seen]:
         [answer] = wire.ask(request, 4).results
     assert answer.error_code == 0, answer.error_message
     return {
-        one.name: Seen(
-            one.value,
-            one.config_type,
-            one.read_only,
-            one.is_sensitive,
-            one.config_source,
-            tuple((synonym.name, synonym.source) for synonym in one.synonyms),
+        config.name: Seen(
+            config.value,
+            config.config_type,
+            config.read_only,
+            config.is_sensitive,
+            config.config_source,
+            tuple((synonym.name, synonym.source) for synonym in config.synonyms),
         )
-        for one in answer.configs
+        for config in answer.configs
     }
 
 

@@ -128,7 +128,9 @@ def test_both_leave_out_what_was_aborted(spark: SparkSession, broker: Broker) ->
         deliver(ExactlyOnce(options, SinkTask("compat", 0, 0, 0)), failing())
     deliver(ExactlyOnce(options, SinkTask("compat", 0, 0, 1)), [(topic, values)])
     committed = {"kafka.isolation.level": "read_committed"}
-    ours, theirs = (rows(read(spark, one, broker, topic, **committed)) for one in (OURS, THEIRS))
+    ours, theirs = (
+        rows(read(spark, entry, broker, topic, **committed)) for entry in (OURS, THEIRS)
+    )
     assert ours == theirs
     assert [row[1] for row in ours] == [b"one", b"two"]
 
@@ -152,7 +154,7 @@ def test_a_stream_has_the_same_rows(
             .start(str(tmp_path / kind))
         )
         assert query.awaitTermination(120)
-        assert len([one for one in query.recentProgress if one["numInputRows"]]) > 1
+        assert len([entry for entry in query.recentProgress if entry["numInputRows"]]) > 1
         found[kind] = rows(spark.read.parquet(str(tmp_path / kind)))
     assert found[OURS] == found[THEIRS]
     assert len(found[OURS]) == COUNT

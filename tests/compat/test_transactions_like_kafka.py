@@ -118,7 +118,7 @@ class Peer:
             request = DescribeTransactionsRequest(transactional_ids=[self._id])
             [found] = self._wire.ask(request, 0).transaction_states
             if not found.transaction_state.startswith("Prepare"):
-                partitions = [one for topic in found.topics for one in topic.partitions]
+                partitions = [partition for topic in found.topics for partition in topic.partitions]
                 return State(
                     found.transaction_state, found.producer_epoch, tuple(sorted(partitions))
                 )

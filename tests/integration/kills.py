@@ -110,7 +110,9 @@ def survive_kills(
         broker.kill()
         number = load.stop()
         broker.start()
-        assert_files_are_intact(*(broker.data_dir / f"{topic}-{one}" for one in range(PARTITIONS)))
+        assert_files_are_intact(
+            *(broker.data_dir / f"{topic}-{index}" for index in range(PARTITIONS))
+        )
         for partition, offset, value in load.acknowledged:
             assert offset not in acknowledged[partition], "an offset was given to two records"
             acknowledged[partition][offset] = value

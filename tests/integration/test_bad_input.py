@@ -319,7 +319,9 @@ def test_one_bad_batch_does_not_fail_its_neighbours(guarded: Guarded, topic: str
             data.index = partition
             request.topic_data[0].partition_data.append(data)
         [answered] = wire.ask(request, PRODUCE_BY_NAME).responses
-        codes = [one.error_code for one in answered.partition_responses]
+        codes = [
+            partition_response.error_code for partition_response in answered.partition_responses
+        ]
         assert codes == [0, ErrorCode.CORRUPT_MESSAGE, 0]
 
 

@@ -38,21 +38,26 @@ def lines_of(text: str) -> list[str]:
 
 def test_topics_live_from_creation_to_deletion(cli: Cli) -> None:
     created = cli.json("topics", "create", "b", "a", "--partitions", "3", "--config", "flush.ms=9")
-    assert [(one["name"], one["created"], one["partitions"]) for one in created["topics"]] == [
+    assert [
+        (topic["name"], topic["created"], topic["partitions"]) for topic in created["topics"]
+    ] == [
         ("b", True, 3),
         ("a", True, 3),
     ]
     listed = cli.json("topics", "list")["topics"]
-    assert [one["name"] for one in listed] == ["a", "b"]
+    assert [entry["name"] for entry in listed] == ["a", "b"]
     assert listed[1]["topic_id"] == created["topics"][0]["topic_id"]
     assert lines_of(cli.text("topics", "list"))[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS"]
     cli.run("topics", "alter", "a", "--partitions", "5")
     (described,) = cli.json("topics", "describe", "a")["topics"]
     assert described["configs"] == {"flush.ms": "9"}
-    assert [one["partition"] for one in described["partitions"]] == list(range(5))
-    assert all(one["replicas"] == one["isr"] == [one["leader"]] for one in described["partitions"])
+    assert [partition["partition"] for partition in described["partitions"]] == list(range(5))
+    assert all(
+        partition["replicas"] == partition["isr"] == [partition["leader"]]
+        for partition in described["partitions"]
+    )
     cli.run("topics", "delete", "a", "--yes")
-    assert [one["name"] for one in cli.json("topics", "list")["topics"]] == ["b"]
+    assert [topic["name"] for topic in cli.json("topics", "list")["topics"]] == ["b"]
 
 
 def test_errors_of_topics_say_what_to_do(cli: Cli) -> None:
@@ -82,7 +87,8 @@ def test_settings_are_changed_and_taken_back(cli: Cli, broker: BrokerProcess) ->
     cli.run("configs", "alter", "--broker", "1", "--set", "log.retention.ms=7000")
     broker.restart()
     shown = {
-        one["name"]: one for one in cli.json("configs", "describe", "--broker", "1")["configs"]
+        config["name"]: config
+        for config in cli.json("configs", "describe", "--broker", "1")["configs"]
     }
     assert shown["log.retention.ms"]["source"] == "dynamic_broker_config"
     cli.run("configs", "alter", "--topic", "t", "--delete", "retention.ms")
@@ -331,7 +337,7 @@ def test_a_broker_starts_from_a_file(tmp_path: Path) -> None:
         cli = Cli(address[1].decode())
         cli.run("produce", "t", stdin=b"x\n")
         (topic,) = cli.json("topics", "describe")["topics"]
-        assert [one["leader"] for one in topic["partitions"]] == [5, 5, 5]
+        assert [partition["leader"] for partition in topic["partitions"]] == [5, 5, 5]
         process.terminate()
         end(process, 0)
 
@@ -354,11 +360,11 @@ def test_the_files_of_a_broker_pass_verification_running_and_stopped(
     partition = broker.data_dir / "t-0"
     dumped = cli.run("log", "dump", "--records", "--json", str(partition)).stdout.splitlines()
     documents = list(map(json.loads, dumped))
-    kinds = {one["kind"] for one in documents}
+    kinds = {document["kind"] for document in documents}
     assert {"batch", "record", "index_entry", "time_entry", "producer", "leader_epoch"} <= kinds
-    offsets = [one["offset"] for one in documents if one["kind"] == "record"]
+    offsets = [document["offset"] for document in documents if document["kind"] == "record"]
     assert offsets == list(range(40_000))
-    assert len({one["file"] for one in documents if one["kind"] == "batch"}) > 1
+    assert len({document["file"] for document in documents if document["kind"] == "batch"}) > 1
     damage(sorted(partition.glob("*.log"))[0])
     result = cli.run("log", "dump", "--verify", str(partition), status=1)
     assert b".log at position " in result.stderr
@@ -390,7 +396,7 @@ def test_a_terminal_gets_tables_progress_and_questions(cli: Cli, tmp_path: Path)
     status, shown = on_terminal(cli, ["topics", "delete", "a"], b"n\n")
     assert status == 130
     assert "Delete a and all records?" in shown
-    assert [one["name"] for one in cli.json("topics", "list")["topics"]] == ["a"]
+    assert [topic["name"] for topic in cli.json("topics", "list")["topics"]] == ["a"]
     status, shown = on_terminal(cli, ["topics", "delete", "a"], b"y\n")
     assert status == 0
     assert "deleted topic a" in shown

@@ -67,15 +67,17 @@ def varied_records(seed: str, *, null_headers: bool = True) -> list[ToSend]:
 def content(records: Iterable[ToSend | Received]) -> dict[int, list[tuple[object, ...]]]:
     """What was in the records, in order, for each partition."""
     found: dict[int, list[tuple[object, ...]]] = defaultdict(list)
-    for one in records:
-        found[one.partition].append((one.key, one.value, one.headers, one.timestamp_ms))
+    for record in records:
+        found[record.partition].append(
+            (record.key, record.value, record.headers, record.timestamp_ms)
+        )
     return found
 
 
 def assert_contiguous(records: Sequence[Received], first: int = 0) -> None:
     offsets: dict[int, list[int]] = defaultdict(list)
-    for one in records:
-        offsets[one.partition].append(one.offset)
+    for record in records:
+        offsets[record.partition].append(record.offset)
     for found in offsets.values():
         assert found == list(range(first, first + len(found)))
 
@@ -98,7 +100,7 @@ def value_of_batch_size(size: int) -> bytes:
 def assert_stored_with(codec: str, client: Client, topic: str) -> None:
     """Every client may fall back to no compression in silence: look at what was stored."""
     with Wire(client.address) as wire:
-        served = {one.api_key for one in wire.ask(ApiVersionsRequest(), 0).api_keys}
+        served = {api_key.api_key for api_key in wire.ask(ApiVersionsRequest(), 0).api_keys}
         # Partition 1 has the values that can be compressed; a client leaves others as they are.
         headers = scan_headers(bytes(fetch(wire, topic, 0, partition=1).records))
     expected = Compression[codec.upper()]
@@ -134,7 +136,7 @@ def test_messages_from_one_byte_to_a_megabyte(client: Client, codec: str, topic:
     client.create_topic(topic)
     client.send(topic, sent, codec=codec)
     received = client.read(topic, {0: EARLIEST}, len(sent))
-    assert [one.value for one in received] == [one.value for one in sent]
+    assert [record.value for record in received] == [record.value for record in sent]
 
 
 def test_a_batch_of_exactly_the_largest_size_is_taken_and_one_byte_more_is_refused(
@@ -148,7 +150,7 @@ def test_a_batch_of_exactly_the_largest_size_is_taken_and_one_byte_more_is_refus
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
     assert client.send(topic, [ToSend(b"next")]) == [(0, 1)]
     received = client.read(topic, {0: EARLIEST}, 2)
-    assert [one.value for one in received] == [largest, b"next"]
+    assert [record.value for record in received] == [largest, b"next"]
 
 
 def test_nothing_is_lost_or_reordered_within_a_partition(client: Client, topic: str) -> None:
@@ -159,7 +161,7 @@ def test_nothing_is_lost_or_reordered_within_a_partition(client: Client, topic: 
     received = client.read(topic, dict.fromkeys(range(3), EARLIEST), len(sent))
     assert_contiguous(received)
     for partition in range(3):
-        values = [int(one.value or b"") for one in received if one.partition == partition]
+        values = [int(record.value or b"") for record in received if record.partition == partition]
         assert values == list(range(partition, len(sent), 3))
 
 
@@ -172,7 +174,7 @@ def test_every_level_of_acknowledgement_keeps_every_record(
     client.send(topic, sent, acks=acks)
     received = client.read(topic, {0: EARLIEST}, len(sent))
     assert_contiguous(received)
-    assert [one.value for one in received] == [one.value for one in sent]
+    assert [record.value for record in received] == [record.value for record in sent]
 
 
 def test_an_idempotent_producer_keeps_order(client: Client, topic: str) -> None:
@@ -180,7 +182,7 @@ def test_an_idempotent_producer_keeps_order(client: Client, topic: str) -> None:
     client.create_topic(topic)
     assert client.send(topic, sent, idempotent=True) == [(0, at) for at in range(len(sent))]
     received = client.read(topic, {0: EARLIEST}, len(sent))
-    assert [one.value for one in received] == [one.value for one in sent]
+    assert [record.value for record in received] == [record.value for record in sent]
 
 
 def test_reading_begins_at_any_offset(client: Client, topic: str) -> None:
@@ -204,7 +206,7 @@ def test_reading_begins_at_a_time(client: Client, topic: str) -> None:
     # The first record of partition 0 not before that time is number 102, of partition 1 101.
     assert at == {0: 51, 1: 50}
     received = client.read(topic, at, 299)
-    assert {int(one.value or b"") for one in received} == set(range(101, 400))
+    assert {int(record.value or b"") for record in received} == set(range(101, 400))
     assert client.offsets_at(topic, 2, begin_ms - 1) == {0: 0, 1: 0}
     after_all = client.offsets_at(topic, 2, begin_ms + HOUR_MS)
     # Kafka has no such offset; librdkafka calls it the end.
@@ -271,11 +273,13 @@ def test_a_consumer_of_many_partitions_follows_them_all(client: Client, topic: s
         for number in range(8):
             # Some partitions are silent for a while, then speak: what a fetch session is about.
             chosen = rng.sample(range(partitions), 3)
-            sent = [ToSend(b"%d" % number, partition=one) for one in chosen for _ in range(5)]
+            sent = [ToSend(b"%d" % number, partition=entry) for entry in chosen for _ in range(5)]
             client.send(topic, sent)
             received = reader.take(len(sent))
             for partition in chosen:
-                offsets = [one.offset for one in received if one.partition == partition]
+                offsets = [
+                    position.offset for position in received if position.partition == partition
+                ]
                 assert offsets == list(range(ends[partition], ends[partition] + 5))
                 ends[partition] += 5
 

@@ -36,8 +36,8 @@ def test_the_first_version_of_the_list_is_that_of_client_metrics(
     with Wire(shared_broker.address) as wire:
         first = wire.ask(ListConfigResourcesRequest(), 0)
         unknown = wire.ask(ListConfigResourcesRequest(resource_types=[64]), 1)
-    assert "listed" in [one.resource_name for one in first.config_resources]
-    assert {one.resource_type for one in first.config_resources} == {16}
+    assert "listed" in [config_resource.resource_name for config_resource in first.config_resources]
+    assert {config_resource.resource_type for config_resource in first.config_resources} == {16}
     assert (unknown.error_code, unknown.config_resources) == (35, [])
 
 

@@ -169,7 +169,11 @@ def test_bad_frames_close_their_connection_with_one_line_and_no_other(
 
     with caplog.at_level(logging.INFO, "headrace"):
         serve(respond, client)
-    lines = [one.getMessage() for one in caplog.records if "closed connection" in one.getMessage()]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "closed connection" in record.getMessage()
+    ]
     assert len(lines) == 3
     assert any("nonsense" in line for line in lines)
     assert any("socket.request.max.bytes" in line for line in lines)

@@ -173,7 +173,7 @@ def test_node_with_peers_fetches_a_damaged_log_again_by_itself(tmp_path: Path) -
 
 
 def have_snapshots(cluster: Cluster) -> bool:
-    return all(list((one.data_dir / METADATA).glob("*.checkpoint")) for one in cluster.brokers)
+    return all(list((entry.data_dir / METADATA).glob("*.checkpoint")) for entry in cluster.brokers)
 
 
 def votes(data_dir: Path) -> bool:

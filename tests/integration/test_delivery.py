@@ -131,7 +131,11 @@ def is_at_the_end(processed: list[Seen]) -> bool:
 
 
 def below(committed: dict[int, int]) -> set[Seen]:
-    return {one for one in EVERYTHING if one.offset < committed.get(one.partition, 0)}
+    return {
+        position
+        for position in EVERYTHING
+        if position.offset < committed.get(position.partition, 0)
+    }
 
 
 @pytest.fixture

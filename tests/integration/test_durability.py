@@ -122,7 +122,9 @@ def test_five_batches_in_flight_keep_their_order_over_a_lost_connection(
         for first in range(5):
             wire.send(produce_request(topic, sequence.batch(first)), PRODUCE_BY_NAME)
         answers = [produced(wire.receive()) for _ in range(5)]
-    assert [(one.error_code, one.base_offset) for one in answers] == [(0, at) for at in range(5)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+        (0, at) for at in range(5)
+    ]
     assert [record.value for record in read_all(broker.address, topic)] == [
         b"%d" % number for number in range(5)
     ]
@@ -181,7 +183,7 @@ def test_acknowledged_changes_of_topics_survive_a_kill(
     broker.kill()
     broker.start()
     with Wire(broker.address) as wire:
-        topics = {one.name: one for one in wire.ask(MetadataRequest(topics=None)).topics}
+        topics = {topic.name: topic for topic in wire.ask(MetadataRequest(topics=None)).topics}
         assert set(topics) == {topic}
         assert topics[topic].topic_id == topic_id
         assert len(topics[topic].partitions) == 5
@@ -191,7 +193,7 @@ def test_acknowledged_changes_of_topics_survive_a_kill(
             configuration_keys=["retention.ms", "segment.ms"],
         )
         [described] = wire.ask(DescribeConfigsRequest(resources=[resource])).results
-        assert {one.name: one.value for one in described.configs} == {
+        assert {config.name: config.value for config in described.configs} == {
             "retention.ms": "1234567",
             "segment.ms": "77777",
         }
@@ -202,7 +204,7 @@ def test_acknowledged_changes_of_topics_survive_a_kill(
 def failed_start(data_dir: Path, *settings: str) -> str:
     """What a broker that cannot start says; it must say it in one go, and fail."""
     command = [headrace_command(), "up", "--listen", f"127.0.0.1:{unused_port()}"]
-    if not any(one.startswith("log.dirs=") for one in settings):
+    if not any(setting.startswith("log.dirs=") for setting in settings):
         command += ["--data-dir", str(data_dir)]
     for setting in settings:
         command += ["--set", setting]
@@ -281,7 +283,11 @@ def test_a_lost_directory_takes_only_its_own_partitions_offline(
         }
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
         [described] = wire.ask(request).topics
-        offline = [one.partition_index for one in described.partitions if one.offline_replicas]
+        offline = [
+            partition.partition_index
+            for partition in described.partitions
+            if partition.offline_replicas
+        ]
         assert sorted(offline) == sorted(lost)
         # Nothing that is done to a topic brings an empty log in the place of a lost one.
         grown = CreatePartitionsTopic(name=topic, count=7, assignments=None)

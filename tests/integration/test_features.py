@@ -11,7 +11,7 @@ TOPIC = "orders"
 def levels(address: str) -> dict[str, int]:
     with Admin(bootstrap_servers=address) as admin:
         found = admin.describe_features().features
-    return {name: one.level for name, one in found.items()}
+    return {name: entry.level for name, entry in found.items()}
 
 
 def producer_epochs(address: str) -> list[int]:

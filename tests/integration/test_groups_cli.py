@@ -102,9 +102,9 @@ def describe(cli: Cli, group: str) -> Any:
 
 def committed(cli: Cli, group: str) -> dict[int, int]:
     return {
-        one["partition"]: one["committed_offset"]
-        for one in describe(cli, group)["offsets"]
-        if one["committed_offset"] is not None
+        offset["partition"]: offset["committed_offset"]
+        for offset in describe(cli, group)["offsets"]
+        if offset["committed_offset"] is not None
     }
 
 
@@ -124,7 +124,7 @@ def test_a_group_is_shown_with_its_members(cli: Cli, broker: BrokerProcess) -> N
 
     def settled() -> bool:
         shown[:] = cli.json("groups", "describe")["groups"]
-        return any(one["state"] == "Stable" and len(one["members"]) == 2 for one in shown)
+        return any(entry["state"] == "Stable" and len(entry["members"]) == 2 for entry in shown)
 
     with in_background(lambda: one.poll(0.1)), in_background(lambda: two.poll(0.1)):
         wait_until(settled)
@@ -149,9 +149,9 @@ def test_a_group_is_shown_with_its_members(cli: Cli, broker: BrokerProcess) -> N
     assert [entry["lag"] for entry in group["offsets"]] == [None, None, None]
     owners = [entry["member_id"] for entry in group["offsets"]]
     assert set(owners) == {member["member_id"] for member in group["members"]}
-    assert [(one["name"], one["type"], one["state"], one["members"]) for one in listed] == [
-        ("billing", "classic", "Stable", 2)
-    ]
+    assert [
+        (entry["name"], entry["type"], entry["state"], entry["members"]) for entry in listed
+    ] == [("billing", "classic", "Stable", 2)]
     assert table[0] == "Group billing: Stable, 2 members, protocol range, coordinator 1"
     assert sorted(line.split()[-1].partition(":")[0] for line in table[2:]) == ["orders"] * 2
 
@@ -162,7 +162,7 @@ def test_lag_is_what_is_left_to_read(cli: Cli, broker: BrokerProcess) -> None:
     write(broker, 5)
     group = describe(cli, "billing")
     assert group["state"] == "Empty"
-    assert [one["lag"] for one in group["offsets"]] == [2, 2, 1]
+    assert [offset["lag"] for offset in group["offsets"]] == [2, 2, 1]
     assert group["total_lag"] == 5
     lines = cli.text("groups", "describe", "billing").splitlines()
     assert lines[0] == "Group billing: Empty, no members, coordinator 1"
@@ -224,8 +224,8 @@ def test_a_reset_is_shown_first_and_then_done(
     read_and_leave(broker, "billing")
     reset = ["groups", "reset-offsets", "billing", "--all-topics", *target]
     planned = cli.json(*reset)
-    assert [one["new_offset"] for one in planned["offsets"]] == expected
-    assert [one["change"] for one in planned["offsets"]] == [new - 10 for new in expected]
+    assert [offset["new_offset"] for offset in planned["offsets"]] == expected
+    assert [offset["change"] for offset in planned["offsets"]] == [new - 10 for new in expected]
     assert committed(cli, "billing") == {0: 10, 1: 10, 2: 10}
     done = cli.json(*reset, "--execute")
     assert (planned["executed"], done["executed"]) == (False, True)
@@ -242,9 +242,13 @@ def test_consumers_go_on_where_a_reset_left_them(cli: Cli, broker: BrokerProcess
     admin = AdminClient({"bootstrap.servers": broker.address})
     future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("billing")])
     found = future["billing"].result(scaled(SECONDS)).topic_partitions
-    assert sorted((one.partition, one.offset) for one in found) == [(0, 8), (1, 10), (2, 8)]
+    assert sorted((position.partition, position.offset) for position in found) == [
+        (0, 8),
+        (1, 10),
+        (2, 8),
+    ]
     again = read_and_leave(broker, "billing", 4)
-    assert sorted((one.partition(), one.offset()) for one in again) == [
+    assert sorted((position.partition(), position.offset()) for position in again) == [
         (0, 8),
         (0, 9),
         (2, 8),

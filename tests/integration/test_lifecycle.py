@@ -57,11 +57,11 @@ def test_a_clean_stop_leaves_nothing_to_look_through(start_broker: StartBroker, 
     assert not (broker.data_dir / CLEAN_SHUTDOWN).exists()
     broker.stop()
     assert (broker.data_dir / CLEAN_SHUTDOWN).exists()
-    assert recovery_of(broker.data_dir) == {f"{topic}-{one}": False for one in range(3)}
+    assert recovery_of(broker.data_dir) == {f"{topic}-{index}": False for index in range(3)}
     broker.start()
     assert not (broker.data_dir / CLEAN_SHUTDOWN).exists()
     broker.kill()
-    assert recovery_of(broker.data_dir) == {f"{topic}-{one}": True for one in range(3)}
+    assert recovery_of(broker.data_dir) == {f"{topic}-{index}": True for index in range(3)}
     broker.start()
     assert len(read_all(broker.address, topic, 1)) == 100
 
@@ -108,10 +108,12 @@ def test_sigterm_under_load_loses_no_acknowledged_record(
     assert time.monotonic() - begin < scaled(10)
     stop.set()
     thread.join()
-    assert recovery_of(broker.data_dir) == {f"{topic}-{one}": False for one in (0, 1)}
+    assert recovery_of(broker.data_dir) == {f"{topic}-{number}": False for number in (0, 1)}
     broker.start()
     for partition in (0, 1):
-        stored = {one.offset: one.value for one in read_all(broker.address, topic, partition)}
+        stored = {
+            record.offset: record.value for record in read_all(broker.address, topic, partition)
+        }
         told = {offset: value for where, offset, value in acknowledged if where == partition}
         assert told.items() <= stored.items()
 
@@ -142,7 +144,7 @@ def create_many(wire: Wire, names: list[str], partitions: int = 1) -> None:
             for name in names[first : first + 500]
         ]
         response = wire.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000))
-        assert {one.error_code for one in response.topics} == {0}
+        assert {topic.error_code for topic in response.topics} == {0}
 
 
 @pytest.mark.timeout(240)
@@ -155,7 +157,7 @@ def test_a_thousand_topics_are_made_kept_and_deleted(start_broker: StartBroker) 
         assert time.monotonic() - begin < scaled(60), "creating took too long"
         for name in (names[0], names[-1]):
             assert produce(wire, name, one_record()).error_code == 0
-        assert {one.name for one in wire.ask(MetadataRequest(topics=None)).topics} == set(names)
+        assert {topic.name for topic in wire.ask(MetadataRequest(topics=None)).topics} == set(names)
     assert psutil.Process(broker.pid).num_fds() < 1000
     begin = time.monotonic()
     broker.restart()
@@ -168,8 +170,8 @@ def test_a_thousand_topics_are_made_kept_and_deleted(start_broker: StartBroker) 
     with Wire(broker.address, timeout_s=60) as wire:
         gone = [DeleteTopicState(name=name) for name in names[1:]]
         response = wire.ask(DeleteTopicsRequest(topics=gone, timeout_ms=60_000))
-        assert {one.error_code for one in response.responses} == {0}
-        assert [one.name for one in wire.ask(MetadataRequest(topics=None)).topics] == [names[0]]
+        assert {result.error_code for result in response.responses} == {0}
+        assert [topic.name for topic in wire.ask(MetadataRequest(topics=None)).topics] == [names[0]]
         assert produce(wire, names[0], one_record()).error_code == 0
 
 

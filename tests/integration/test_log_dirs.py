@@ -53,15 +53,17 @@ def throttle(admin: Admin, rate: int) -> None:
 
 
 def home_of(admin: Admin, tp: TopicPartition) -> str:
-    [path] = [one.path for one in admin.describe_log_dirs([1])[1] if tp in one.replicas]
+    [path] = [
+        directory.path for directory in admin.describe_log_dirs([1])[1] if tp in directory.replicas
+    ]
     return path
 
 
 def futures_of(admin: Admin, tp: TopicPartition) -> dict[str, FutureReplica]:
     return {
-        one.path: one.future_replicas[tp]
-        for one in admin.describe_log_dirs([1])[1]
-        if tp in one.future_replicas
+        directory.path: directory.future_replicas[tp]
+        for directory in admin.describe_log_dirs([1])[1]
+        if tp in directory.future_replicas
     }
 
 
@@ -192,7 +194,9 @@ def test_a_deleted_topic_takes_its_future_log_along(
     target = other(directories, home_of(admin, tp))
     admin.alter_replica_log_dirs(1, {tp: target})
     admin.delete_topic(topic)
-    until(lambda: not any(tp in one.replicas for one in admin.describe_log_dirs([1])[1]))
+    until(
+        lambda: not any(tp in directory.replicas for directory in admin.describe_log_dirs([1])[1])
+    )
     assert futures_of(admin, tp) == {}
     left = [
         entry.name

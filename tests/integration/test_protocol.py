@@ -75,8 +75,8 @@ def error_codes(value: Any) -> set[int]:
     """Every error code anywhere in a response."""
     found = set()
     if isinstance(value, list):
-        for one in value:
-            found |= error_codes(one)
+        for entry in value:
+            found |= error_codes(entry)
     elif hasattr(value, "__specs__"):
         for name in value.__specs__:
             inner = getattr(value, name)
@@ -86,7 +86,7 @@ def error_codes(value: Any) -> set[int]:
 
 def test_every_api_that_is_announced_is_tested(shared_broker: BrokerProcess) -> None:
     with Wire(shared_broker.address) as wire:
-        announced = {one.api_key for one in wire.ask(ApiVersionsRequest(), 0).api_keys}
+        announced = {api_key.api_key for api_key in wire.ask(ApiVersionsRequest(), 0).api_keys}
     tested = {int(key) for key in requests_of("any", bytes(16))}
     assert announced == tested, "an API that is announced needs its entry in `requests_of`"
 
@@ -96,10 +96,10 @@ def test_what_is_announced_is_what_the_compatibility_page_says(
 ) -> None:
     with Wire(shared_broker.address) as wire:
         announced = {
-            str(one.api_key): f"{one.min_version}-{one.max_version}"
-            if one.min_version < one.max_version
-            else str(one.min_version)
-            for one in wire.ask(ApiVersionsRequest(), 0).api_keys
+            str(api_key.api_key): f"{api_key.min_version}-{api_key.max_version}"
+            if api_key.min_version < api_key.max_version
+            else str(api_key.min_version)
+            for api_key in wire.ask(ApiVersionsRequest(), 0).api_keys
         }
     rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line[2:3].isdecimal()]
     told = {row[0].removeprefix("| "): row[4] for row in rows}
@@ -183,13 +183,13 @@ def test_topic_partitions_are_described_page_by_page(
                     cursor=cursor,
                 )
             )
-            assert sum(len(one.partitions) for one in response.topics) <= 4
-            for one in response.topics:
-                assert one.error_code == 0
-                described += [(one.name, each.partition_index) for each in one.partitions]
+            assert sum(len(topic.partitions) for topic in response.topics) <= 4
+            for result in response.topics:
+                assert result.error_code == 0
+                described += [(result.name, each.partition_index) for each in result.partitions]
                 # Null is allowed, and makes Kafka's Java client fail.
-                assert all(each.eligible_leader_replicas == [] for each in one.partitions)
-                assert all(each.last_known_elr == [] for each in one.partitions)
+                assert all(each.eligible_leader_replicas == [] for each in result.partitions)
+                assert all(each.last_known_elr == [] for each in result.partitions)
             cursor = response.next_cursor and Cursor(
                 topic_name=response.next_cursor.topic_name,
                 partition_index=response.next_cursor.partition_index,
@@ -251,7 +251,9 @@ def test_log_directories_tell_the_room_partitions_take(
     assert directory.log_dir == str(shared_broker.data_dir)
     assert 0 < directory.usable_bytes <= directory.total_bytes
     [described] = directory.topics
-    sizes = {one.partition_index: one.partition_size for one in described.partitions}
+    sizes = {
+        partition.partition_index: partition.partition_size for partition in described.partitions
+    }
     assert sizes == {0: 0, 1: len(stored)}
 
 
@@ -289,9 +291,9 @@ def fetch_request(
 def answered_partitions(response: Any) -> dict[int, int]:
     """The partitions of a fetch answer, with the number of records each brought."""
     return {
-        one.partition_index: len(decode_rows(bytes(one.records)))
+        partition.partition_index: len(decode_rows(bytes(partition.records)))
         for topic in response.responses
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 

@@ -160,7 +160,7 @@ def test_extras_that_the_page_installs_exist() -> None:
     ]
     installed = re.findall(r"pip install (\S+)", PAGE)
     assert installed[0] == "."
-    named = [name for one in installed for name in re.findall(r"\[(\w+)\]", one)]
+    named = [name for entry in installed for name in re.findall(r"\[(\w+)\]", entry)]
     assert named == ["spark"]
     assert set(named) <= set(extras)
 

@@ -60,5 +60,7 @@ def test_the_properties_file_that_comes_with_kafka_starts_a_broker(
         await broker.stop()
 
     asyncio.run(run())
-    [warning] = [one.getMessage() for one in caplog.records if "no effect here" in one.getMessage()]
+    [warning] = [
+        record.getMessage() for record in caplog.records if "no effect here" in record.getMessage()
+    ]
     assert "num.network.threads, num.io.threads, socket.send.buffer.bytes" in warning

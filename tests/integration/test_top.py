@@ -118,8 +118,8 @@ def test_a_signal_leaves_the_terminal_as_it_was(cli: Cli, number: int) -> None:
 
 def test_figures_are_printed_once_for_scripts(cli: Cli) -> None:
     document = cli.json("top", "--interval", "0.2")
-    assert [one["name"] for one in document["topics"]] == ["orders"]
-    assert {one["name"]: one["lag"] for one in document["groups"]}["billing"] == 500
+    assert [topic["name"] for topic in document["topics"]] == ["orders"]
+    assert {group["name"]: group["lag"] for group in document["groups"]}["billing"] == 500
     assert document["messages_per_s"] == 0.0
     assert document["brokers"][0]["state"] == "up"
     tables = cli.text("top", "--once", "--interval", "0.2", "--view", "topics", "--internal")

@@ -30,7 +30,9 @@ def damage(disk: SimulatedDisk, rng: Random) -> str:
             if isinstance(node, FileNode) and name != ".lock"
         ]
     # Most files are small; the log and its snapshots are to be hit as often as all others.
-    logs = [one for one in found if one[1].endswith((".log", ".checkpoint")) and one[2].cache]
+    logs = [
+        entry for entry in found if entry[1].endswith((".log", ".checkpoint")) and entry[2].cache
+    ]
     directory, name, node = rng.choice(logs if logs and rng.random() < 0.5 else found)
     how = rng.choice(("flip", "zeros", "cut", "remove"))
     if how == "remove":
@@ -76,7 +78,7 @@ def test_no_topic_is_lost_while_a_majority_is_whole(seed: int) -> None:
             assert await cluster.whole(60), (done, cluster.missing(), cluster.fatal)
             image = cluster.image()
             assert image is not None
-            made = {f"t{one}-{part}" for one in range(number + 1) for part in range(3)}
+            made = {f"t{index}-{part}" for index in range(number + 1) for part in range(3)}
             assert made <= image.topics.keys(), (done, made - image.topics.keys())
 
     simulation.run(scenario(), time_max=3000)

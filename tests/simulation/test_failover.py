@@ -65,5 +65,5 @@ def led_by_others(cluster: SimulatedCluster, victim: int) -> bool:
     for _, node in cluster.nodes():
         if node.store.is_active and node.node_id != victim:
             partitions = node.store.image.topics["orders"].partitions
-            return all(one.leader not in (victim, -1) for one in partitions)
+            return all(partition.leader not in (victim, -1) for partition in partitions)
     return False

@@ -38,7 +38,7 @@ def test_a_broker_that_lost_one_log_gives_it_away_and_goes_on() -> None:
             await admin.create_topics([NewTopic("orders", PARTITIONS, 3)])
         await write(cluster, 5)
         before = [partition_of(cluster, index) for index in range(PARTITIONS)]
-        assert sorted(one.leader for one in before) == [1, 1, 2, 2, 3, 3]
+        assert sorted(partition.leader for partition in before) == [1, 1, 2, 2, 3, 3]
         victim = before[0].leader
         host = cluster.hosts[victim - 1]
         node = cluster.node_of(host)
@@ -50,7 +50,7 @@ def test_a_broker_that_lost_one_log_gives_it_away_and_goes_on() -> None:
         assert lost.leader not in (victim, -1)
         assert (lost.lost_replicas, len(lost.isr)) == ((victim,), 2)
         # The broker lives, and leads what is on good blocks.
-        gone, kept = [index for index, one in enumerate(before) if one.leader == victim]
+        gone, kept = [index for index, partition in enumerate(before) if partition.leader == victim]
         assert (gone, partition_of(cluster, kept).leader) == (0, victim)
         image = cluster.image()
         assert image is not None
@@ -78,7 +78,7 @@ def test_a_follower_that_lost_its_log_is_not_put_back_in_sync() -> None:
             await admin.create_topics([NewTopic("orders", PARTITIONS, 3)])
         await write(cluster, 5)
         assert await cluster.whole(60)
-        victim = next(one for one in (1, 2, 3) if one != partition_of(cluster, 0).leader)
+        victim = next(number for number in (1, 2, 3) if number != partition_of(cluster, 0).leader)
         node = cluster.node_of(cluster.hosts[victim - 1])
         assert node is not None
         # It has fetched everything, and nothing is written that it would be missed for.

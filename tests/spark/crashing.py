@@ -157,7 +157,7 @@ class Job:
         """Kill the command and its Java; executors are left to notice it by themselves."""
         assert self._driver is not None
         family = self._remember()
-        java = [one for one in family if "SparkSubmit" in _command(one)]
+        java = [entry for entry in family if "SparkSubmit" in _command(entry)]
         for process in [self._driver, *java]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -166,8 +166,8 @@ class Job:
     def workers(self) -> list[psutil.Process]:
         """Its executors, or where they are in the driver's Java, the Python workers."""
         family = self._remember()
-        executors = [one for one in family if "CoarseGrainedExecutorBackend" in _command(one)]
-        return executors or [one for one in family if _is_worker(one)]
+        executors = [entry for entry in family if "CoarseGrainedExecutorBackend" in _command(entry)]
+        return executors or [entry for entry in family if _is_worker(entry)]
 
     def kill_worker(self, worker: psutil.Process) -> None:
         """Kill a worker with all it has started."""
@@ -273,7 +273,7 @@ def survive(
             job.kill_worker(worker)
             kills.workers += 1
         kills.mid_batch += bool(busy)
-        begun = sum(one for one, _ in state.values())
+        begun = sum(value for value, _ in state.values())
         line = f"{victim} killed with {begun} batches begun, {len(busy)} of them under way"
         kills.moments.append(line)
         on_kill(line)
@@ -321,7 +321,7 @@ def _go_on_after_failure(job: Job) -> None:
 
 def read_counts(servers: str) -> Iterator[Count]:
     """Every committed record of the topic of counts, in the order of each partition."""
-    parts = [headrace.TopicPartition("counts", one) for one in range(PARTITIONS)]
+    parts = [headrace.TopicPartition("counts", index) for index in range(PARTITIONS)]
     with headrace.Consumer(
         bootstrap_servers=servers,
         auto_offset_reset="earliest",

@@ -287,11 +287,11 @@ def test_a_batch_goes_on_where_some_of_its_tasks_have_failed(
 
     with pytest.raises(PySparkException, match="not yet"):
         go_on()
-    assert set(values(spark_broker, topic)) == {b"%d" % one for one in range(0, 20, 2)}
+    assert set(values(spark_broker, topic)) == {b"%d" % index for index in range(0, 20, 2)}
     flag.touch()
     go_on()
-    expected = Counter(b"%d" % one for one in range(40))
-    expected.update({b"%d" % one: copies - 1 for one in range(0, 20, 2)})
+    expected = Counter(b"%d" % index for index in range(40))
+    expected.update({b"%d" % index: copies - 1 for index in range(0, 20, 2)})
     assert Counter(values(spark_broker, topic)) == expected
 
 

@@ -71,8 +71,8 @@ def test_orders_are_counted_and_the_unreadable_replayed(
     run_example("orders")
     assert demo.read_results(servers) == sent
     assert demo.lag(servers) == 0
-    letters = [dict(one.headers) for one in demo.read_topic(servers, "orders-dead")]
-    assert {one["headrace.topic"] for one in letters} == {b"orders"}
+    letters = [dict(record.headers) for record in demo.read_topic(servers, "orders-dead")]
+    assert {letter["headrace.topic"] for letter in letters} == {b"orders"}
 
     broken = [("headrace.topic", b"orders")]
     with headrace.Producer(bootstrap_servers=servers) as producer:
@@ -92,18 +92,23 @@ def test_every_change_is_in_the_lake_once(
     lake.send_changes(broker.bootstrap_servers, iter(changes))
     folder = run_example("lake")
     days = {path.name for path in (folder / "lake").glob("day=*")}
-    assert days == {f"day={one.at:%Y-%m-%d}" for one in changes}
+    assert days == {f"day={change.at:%Y-%m-%d}" for change in changes}
     rows = spark.read.parquet(str(folder / "lake"))
-    found = [(one.id, one.op, one.name, one.city) for one in rows.collect()]
+    found = [(row.id, row.op, row.name, row.city) for row in rows.collect()]
     assert sorted(found, key=str) == sorted(
         (
-            (one.id, one.op, one.after and one.after.name, one.after and one.after.city)
-            for one in changes
+            (
+                change.id,
+                change.op,
+                change.after and change.after.name,
+                change.after and change.after.city,
+            )
+            for change in changes
         ),
         key=str,
     )
 
-    now = {one.id: one.after for one in changes}
+    now = {change.id: change.after for change in changes}
     text = (EXAMPLES / "lake" / "README.md").read_text()
     query = text.split("```sql\n")[1].split("```")[0]
     query = query.replace("examples/pipelines/lake/lake", str(folder / "lake"))
@@ -122,7 +127,7 @@ def test_sessions_end_where_nobody_clicked_for_half_an_hour(
     late = clickstream.Click("the last", "/", clickstream.PEOPLE, START + timedelta(days=1))
     clickstream.send_clicks(servers, [*clicks, late])
     run_example("clickstream")
-    found = [json.loads(one.value or b"") for one in demo.read_topic(servers, "sessions")]
+    found = [json.loads(record.value or b"") for record in demo.read_topic(servers, "sessions")]
     assert sorted(map(_session, found)) == sorted(_sessions(clicks))
 
 
@@ -145,8 +150,8 @@ def _sessions(clicks: list[clickstream.Click]) -> Iterator[tuple[Any, ...]]:
                 groups.append([])
             groups[-1].append(click)
         for group in groups:
-            seen = {sections.get(one.page, "other") for one in group}
-            first, last = (_milliseconds(one.at) for one in (group[0], group[-1]))
+            seen = {sections.get(entry.page, "other") for entry in group}
+            first, last = (_milliseconds(entry.at) for entry in (group[0], group[-1]))
             yield (visitor, first, last, len(group), tuple(sorted(seen)), "checkout" in seen)
 
 

@@ -76,17 +76,17 @@ def test_orders_are_counted_kept_and_sorted_out(
     state = run_now(path, on_progress=seen.append)
 
     assert state.phase is RunPhase.FINISHED
-    rows = {one.name: (one.rows_in, one.rows_out, one.lag) for one in state.queries}
+    rows = {query.name: (query.rows_in, query.rows_out, query.lag) for query in state.queries}
     assert rows == {
         "totals": (33, 6, 0),
         "lake": (33, 32, 0),
         "dead-letters-orders": (33, 1, 0),
     }
-    assert [one.fraction for one in state.queries] == [1, 1, 1]
-    expected = Counter((one["region"], one["at"]) for one in orders)
-    totals = [json.loads(one.value or b"") for one in received(spark_broker, "run-totals")]
+    assert [query.fraction for query in state.queries] == [1, 1, 1]
+    expected = Counter((entry["region"], entry["at"]) for entry in orders)
+    totals = [json.loads(row.value or b"") for row in received(spark_broker, "run-totals")]
     assert {
-        (one["region"], one["minute"].replace(".000", "")): one["orders"] for one in totals
+        (total["region"], total["minute"].replace(".000", "")): total["orders"] for total in totals
     } == (expected)
     lake = spark.read.parquet(str(tmp_path / "lake"))
     assert {(row.order_id, row.country) for row in lake.collect()} == {
@@ -96,7 +96,7 @@ def test_orders_are_counted_kept_and_sorted_out(
     headers = {name: (value or b"").decode() for name, value in dead.headers}
     assert dead.value == b"{bad"
     assert (headers["headrace.pipeline"], headers["headrace.source"]) == ("run-orders", "orders")
-    assert list(dict.fromkeys(one.phase for one in seen)) == [
+    assert list(dict.fromkeys(entry.phase for entry in seen)) == [
         RunPhase.STARTING,
         RunPhase.RUNNING,
         RunPhase.FINISHED,
@@ -105,22 +105,22 @@ def test_orders_are_counted_kept_and_sorted_out(
         for query in rows:
             group = admin.describe_group(f"run-orders.{query}")
             [progress] = admin.group_progress([group]).values()
-            assert sum(one.lag or 0 for one in progress) == 0
-            assert sum(one.committed_offset or 0 for one in progress) == 33
+            assert sum(entry.lag or 0 for entry in progress) == 0
+            assert sum(entry.committed_offset or 0 for entry in progress) == 33
 
     # Later runs go on, a reset query begins where it is told.
     pipeline = load(path)
     do_resets(pipeline, plan_resets(pipeline, ["totals"]), "latest")
     send(spark_broker, "run-orders", [order(100, "12:00")])
     again = run_now(path)
-    assert {one.name: one.rows_in for one in again.queries} == {
+    assert {query.name: query.rows_in for query in again.queries} == {
         "totals": 0,
         "lake": 1,
         "dead-letters-orders": 1,
     }
     written = read_state(notes_directory(pipeline))
     assert written is not None
-    assert [one.name for one in written.queries] == list(rows)
+    assert [query.name for query in written.queries] == list(rows)
 
 
 def test_a_run_stops_between_batches_when_it_is_asked_to(
@@ -160,10 +160,12 @@ def test_a_run_stops_between_batches_when_it_is_asked_to(
     thread.join(scaled(60))
     [state] = ended
     assert state.phase is RunPhase.STOPPED
-    assert [(one.rows_in, one.rows_out, one.active) for one in state.queries] == [(2, 2, False)]
+    assert [(query.rows_in, query.rows_out, query.active) for query in state.queries] == [
+        (2, 2, False)
+    ]
     with Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         offsets = admin.group_offsets("run-endless.lake")
-    assert [one.offset for one in offsets.values()] == [2]
+    assert [value.offset for value in offsets.values()] == [2]
     assert run_now(path).queries[0].rows_in == 0
 
 

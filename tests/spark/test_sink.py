@@ -108,7 +108,9 @@ def test_a_stream_is_written_in_any_mode_and_its_topic_option_wins(
     run(source, rows, "append")
     run(counted, totals, "complete")
     assert sorted(int(record.value) for record in records(spark_broker, rows)) == list(range(100))
-    assert [(one.key, one.value) for one in records(spark_broker, totals)] == [(b"x", b"100")]
+    assert [(record.key, record.value) for record in records(spark_broker, totals)] == [
+        (b"x", b"100")
+    ]
 
 
 def test_what_cannot_be_written_is_said_with_its_remedy(

@@ -46,7 +46,9 @@ def orders(spark: SparkSession, tmp_path: Path) -> DataFrame:
 def records(broker: Broker, topic: str, count: int) -> list[headrace.ConsumerRecord]:
     found: list[headrace.ConsumerRecord] = []
     with headrace.Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
-        partitions = [TopicPartition(topic, one) for one in consumer.partitions_for(topic) or ()]
+        partitions = [
+            TopicPartition(topic, entry) for entry in consumer.partitions_for(topic) or ()
+        ]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         while len(found) < count:

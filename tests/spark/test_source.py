@@ -90,8 +90,15 @@ def rows_by_client(broker: Broker, *topics: str) -> list[Row]:
         found: list[Row] = []
         while len(found) < left:
             found += [
-                (one.topic, one.partition, one.offset, one.key, one.value, one.timestamp)
-                for one in consumer.poll(timeout_ms=1000)
+                (
+                    record.topic,
+                    record.partition,
+                    record.offset,
+                    record.key,
+                    record.value,
+                    record.timestamp,
+                )
+                for record in consumer.poll(timeout_ms=1000)
             ]
     return sorted(found)
 
@@ -100,14 +107,14 @@ def rows_of(frame: DataFrame) -> list[Row]:
     """The same of a DataFrame."""
     return sorted(
         (
-            one.topic,
-            one.partition,
-            one.offset,
-            None if one.key is None else bytes(one.key),
-            None if one.value is None else bytes(one.value),
-            one.millis,
+            row.topic,
+            row.partition,
+            row.offset,
+            None if row.key is None else bytes(row.key),
+            None if row.value is None else bytes(row.value),
+            row.millis,
         )
-        for one in frame.selectExpr(
+        for row in frame.selectExpr(
             "topic", "partition", "offset", "key", "value", "unix_millis(timestamp) AS millis"
         ).collect()
     )
@@ -139,8 +146,8 @@ def test_a_batch_has_the_rows_a_consumer_sees(
         includeHeaders=True,
     )
     assert [
-        (one.offset, one.timestampType, one.headers[0].key, bytes(one.headers[0].value))
-        for one in part.orderBy("offset").collect()
+        (row.offset, row.timestampType, row.headers[0].key, bytes(row.headers[0].value))
+        for row in part.orderBy("offset").collect()
     ] == [(n, 0, "number", str(10 + n).encode()) for n in (5, 6, 7)]
     late = read(
         subscribe=one,
@@ -228,7 +235,7 @@ class Lake:
 
 
 def lags(admin: headrace.Admin, group: str) -> list[int | None]:
-    return [one.lag for one in admin.group_progress([group])[group]]
+    return [entry.lag for entry in admin.group_progress([group])[group]]
 
 
 def test_available_now_with_limits_growth_and_losses(
@@ -247,7 +254,7 @@ def test_available_now_with_limits_growth_and_losses(
     send(producer, topic, 0, range(30))
     send(producer, topic, 1, range(10))
     query = lake.run(stream(**given, maxOffsetsPerTrigger=20, minOffsetsPerTrigger=15))
-    assert [one.numInputRows for one in query.recentProgress] == [20, 20]
+    assert [entry.numInputRows for entry in query.recentProgress] == [20, 20]
     assert lake.rows() == rows_by_client(spark_broker, topic)
     assert lags(admin, group) == [0, 0]
 
@@ -295,7 +302,7 @@ def test_a_running_query_follows_the_topic(
     )
 
     def seen() -> set[tuple[int, int]]:
-        return {(one.partition, one.offset) for one in spark.table("followed").collect()}
+        return {(row.partition, row.offset) for row in spark.table("followed").collect()}
 
     def wait_until_seen(wanted: set[tuple[int, int]]) -> None:
         deadline = Deadline(WAIT_S)

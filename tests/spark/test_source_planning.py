@@ -66,7 +66,7 @@ class Given:
         options = batch_options(self.texts(**given))
         with borrowed(options.client) as link:
             ranges = batch_ranges(options, SourceTopics(options, link), pruning or OffsetFilter())
-        return [(one.start, one.end) for one in ranges]
+        return [(entry.start, entry.end) for entry in ranges]
 
     def stream(self, **given: object) -> StreamReader:
         self.readers.append(StreamReader(stream_options(self.texts(**given))))
@@ -107,8 +107,12 @@ def test_filters_narrow_a_batch(given: Given) -> None:
     assert given.planned(OffsetFilter(since_ms=2500)) == [(2, 10), (2, 10)]
     assert given.planned(OffsetFilter(since_ms=99_000)) == [(10, 10), (10, 10)]
     reader = SparkBatchReader(batch_options(given.texts(minPartitions=4)))
-    parts = [one.range for one in reader.partitions() if isinstance(one, RangePartition)]
-    assert [(one.start, one.end) for one in parts] == [(0, 5), (5, 10)] * 2
+    parts = [
+        partition.range
+        for partition in reader.partitions()
+        if isinstance(partition, RangePartition)
+    ]
+    assert [(part.start, part.end) for part in parts] == [(0, 5), (5, 10)] * 2
 
 
 def test_a_batch_that_cannot_be_read(given: Given) -> None:
@@ -138,7 +142,7 @@ def test_a_stream_within_bytes(given: Given) -> None:
     start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
     assert limit == ReadMaxBytes(500)
     end = reader.latestOffset(start, limit)
-    offsets = {int(one) for one in end[given.topic].values()}
+    offsets = {int(value) for value in end[given.topic].values()}
     # A record takes a little more than a hundred bytes on disk.
     assert offsets <= {1, 2}
     assert reader.reportLatestOffset() == given.positions(10)
@@ -170,7 +174,7 @@ def test_a_group_sees_progress_and_can_be_moved(given: Given) -> None:
     end = moved.latestOffset(given.positions(4), ReadAllAvailable())
     moved.commit(end)
     with given.admin() as admin:
-        assert [one.lag for one in admin.group_progress([group])[group]] == [0, 0]
+        assert [entry.lag for entry in admin.group_progress([group])[group]] == [0, 0]
 
 
 def test_a_stream_that_only_starts_reads_what_comes(given: Given) -> None:
@@ -181,7 +185,11 @@ def test_a_stream_that_only_starts_reads_what_comes(given: Given) -> None:
     assert reader.latestOffset(start, limit) == start
     end = reader.latestOffset(start, limit)
     assert end == given.positions(11)
-    ranges = [one.range for one in reader.partitions(start, end) if isinstance(one, RangePartition)]
-    assert [(one.start, one.end) for one in ranges] == [(10, 11), (10, 11)]
-    rows = [row for one in reader.partitions(start, end) for row in reader.read(one)]
+    ranges = [
+        partition.range
+        for partition in reader.partitions(start, end)
+        if isinstance(partition, RangePartition)
+    ]
+    assert [(entry.start, entry.end) for entry in ranges] == [(10, 11), (10, 11)]
+    rows = [row for partition in reader.partitions(start, end) for row in reader.read(partition)]
     assert sum(batch.num_rows for batch in rows) == 2

@@ -90,7 +90,9 @@ def config_of(command: list[str]) -> BrokerConfig:
     assert subcommand is not None
     assert command[:3] == ["broker", "--config", PROPERTIES]
     # The path is one of the host's, so what is there is taken from here.
-    local = [str(DEPLOY / "server.properties") if one == PROPERTIES else one for one in command[1:]]
+    local = [
+        str(DEPLOY / "server.properties") if entry == PROPERTIES else entry for entry in command[1:]
+    ]
     parameters = subcommand.make_context("broker", local).params
     properties = read_properties(Path(parameters["path"]).read_text())
     return broker_config({**properties, **dict(parameters["settings"])})
@@ -150,12 +152,12 @@ def test_the_image_is_made_of_what_is_there() -> None:
     for name, arguments in found:
         if name == "COPY" and not arguments.startswith("--from="):
             *sources, _ = arguments.split()
-            assert [one for one in sources if not (ROOT / one).exists()] == []
+            assert [source for source in sources if not (ROOT / source).exists()] == []
     last = dict(found)
     assert json.loads(last["ENTRYPOINT"]) == ["headrace"]
     config = config_of(json.loads(last["CMD"]))
     assert last["VOLUME"] == DATA
-    assert last["EXPOSE"].split() == sorted(str(one.port) for one in config.listeners)
+    assert last["EXPOSE"].split() == sorted(str(listener.port) for listener in config.listeners)
     assert last["USER"] == "headrace"
 
 
@@ -170,7 +172,7 @@ def test_the_containers_are_one_cluster() -> None:
     voters = {config.controller_quorum_voters for config in configs.values()}
     [everybody] = voters
     for host, config in configs.items():
-        addresses = {one.name: one for one in config.advertised_listeners or ()}
+        addresses = {entry.name: entry for entry in config.advertised_listeners or ()}
         inside, outside = addresses["INTERNAL"], addresses["PLAINTEXT"]
         assert inside.host == host
         assert (config.node_id, inside.host, inside.port) in everybody
@@ -182,7 +184,7 @@ def test_the_containers_are_one_cluster() -> None:
     for values in (
         [config.node_id for config in configs.values()],
         [config.advertised_listeners for config in configs.values()],
-        [tuple(one["volumes"]) for one in document["services"].values()],
+        [tuple(value["volumes"]) for value in document["services"].values()],
     ):
         assert len(set(values)) == 3
 

@@ -92,7 +92,7 @@ def test_asyncio_has_the_same_clients(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(CLIENTS))
 def test_both_kinds_of_client_have_the_same_methods(name: str) -> None:
     def methods(client: type) -> set[str]:
-        return {one for one in dir(client) if not one.startswith("_")}
+        return {entry for entry in dir(client) if not entry.startswith("_")}
 
     assert methods(getattr(headrace.aio, name)) == methods(getattr(headrace, name))
 

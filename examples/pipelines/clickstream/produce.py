@@ -58,7 +58,7 @@ def send_clicks(bootstrap_servers: str, clicks: Iterable[Click]) -> int:
         if TOPIC not in admin.list_topics():
             admin.create_topic(TOPIC, partitions=PARTITIONS)
     with headrace.Producer(bootstrap_servers=bootstrap_servers) as producer:
-        sent = [producer.send(TOPIC, one.as_json(), key=one.visitor) for one in clicks]
+        sent = [producer.send(TOPIC, click.as_json(), key=click.visitor) for click in clicks]
         return len([future.result() for future in sent])
 
 

@@ -88,7 +88,7 @@ def send_changes(bootstrap_servers: str, changes: Iterator[Change]) -> int:
         if TOPIC not in admin.list_topics():
             admin.create_topic(TOPIC, partitions=PARTITIONS)
     with headrace.Producer(bootstrap_servers=bootstrap_servers) as producer:
-        sent = [producer.send(TOPIC, one.as_json(), key=str(one.id)) for one in changes]
+        sent = [producer.send(TOPIC, change.as_json(), key=str(change.id)) for change in changes]
         return len([future.result() for future in sent])
 
 

@@ -63,8 +63,8 @@ def translate(source: str, target: str, group: str) -> dict[TopicPartition, tupl
             return lambda offset: _original_at(consumer, tp, offset, ends[tp])
 
         return {
-            tp: (one.offset, first_copy_from(one.offset, starts[tp], ends[tp], original_of(tp)))
-            for tp, one in committed.items()
+            tp: (entry.offset, first_copy_from(entry.offset, starts[tp], ends[tp], original_of(tp)))
+            for tp, entry in committed.items()
         }
 
 
@@ -88,7 +88,10 @@ def original_offset(copy: ConsumerRecord) -> int:
 def read_all(servers: str, topic: str) -> dict[int, list[ConsumerRecord]]:
     """Every committed record of a topic now, by partition."""
     with Admin(bootstrap_servers=servers) as admin:
-        parts = [TopicPartition(topic, one.index) for one in admin.describe_topic(topic).partitions]
+        parts = [
+            TopicPartition(topic, partition.index)
+            for partition in admin.describe_topic(topic).partitions
+        ]
     with Consumer(
         bootstrap_servers=servers,
         auto_offset_reset="earliest",
@@ -113,7 +116,9 @@ def differences(source: str, target: str, topic: str) -> Iterator[str]:
             if (offset := original_offset(copy)) > newest:
                 newest = offset
                 firsts.append(copy)
-        if [one.offset for one in originals] != [original_offset(one) for one in firsts]:
+        if [original.offset for original in originals] != [
+            original_offset(first) for first in firsts
+        ]:
             yield f"{topic}-{partition}: {len(originals)} records, {len(firsts)} of them copied"
             continue
         for original, copy in zip(originals, firsts, strict=True):

@@ -78,6 +78,6 @@ def _failed_checks(checks: tuple[str, ...], node: Node, summary: PartitionSummar
         ),
     }
     for check in checks:
-        count, what = counts[check]()
+        count, condition = counts[check]()
         if count:
-            yield f"{check}: {count} {what}"
+            yield f"{check}: {count} {condition}"

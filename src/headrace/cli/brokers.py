@@ -263,7 +263,7 @@ def drain(
         sizes = largest(sizes_on(admin, situation.alive))
         everything = situation.assignment
         plan = make_plan(situation.racks(left), everything, sizes=sizes, balance=False)
-        moved = {tp: one for tp, one in plan.after.items() if not dry_run}
+        moved = {tp: replicas for tp, replicas in plan.after.items() if not dry_run}
         if not as_json and (dry_run or moved):
             click.echo(summary(plan, sizes), err=True)
         failures = begin(admin, situation, moved, throttle) if moved else {}

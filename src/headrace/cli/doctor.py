@@ -50,7 +50,8 @@ def doctor(bootstrap: str, timeout_s: float, as_json: bool) -> int:
     findings = problems(facts)
     if as_json:
         found = [
-            {"check": one.check, "subject": one.subject, "detail": one.detail} for one in findings
+            {"check": finding.check, "subject": finding.subject, "detail": finding.detail}
+            for finding in findings
         ]
         print_json({"findings": found})
     elif not findings:

@@ -45,8 +45,13 @@ def describe(bootstrap: str, timeout_s: float, as_json: bool) -> None:
             {
                 "epoch": found.epoch,
                 "features": [
-                    {"name": name, "level": one.level, "min": one.min_level, "max": one.max_level}
-                    for name, one in found.features.items()
+                    {
+                        "name": name,
+                        "level": feature.level,
+                        "min": feature.min_level,
+                        "max": feature.max_level,
+                    }
+                    for name, feature in found.features.items()
                 ],
             }
         )
@@ -54,8 +59,14 @@ def describe(bootstrap: str, timeout_s: float, as_json: bool) -> None:
     print_table(
         ["FEATURE", "LEVEL", "MIN", "MAX"],
         [
-            (name, *(_text(name, level) for level in (one.level, one.min_level, one.max_level)))
-            for name, one in found.features.items()
+            (
+                name,
+                *(
+                    _text(name, level)
+                    for level in (feature.level, feature.min_level, feature.max_level)
+                ),
+            )
+            for name, feature in found.features.items()
         ],
     )
 

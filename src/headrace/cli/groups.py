@@ -81,7 +81,7 @@ def list_groups(
     with open_admin(bootstrap, timeout_s) as admin:
         listed = admin.list_groups(states, types)
         described = outcomes_of(lambda: admin.describe_groups(listed))
-    documents = [_summary(one, described[name]) for name, one in listed.items()]
+    documents = [_summary(listing, described[name]) for name, listing in listed.items()]
     # A group may have changed since it was listed, and old brokers ignore the filter of states.
     documents = [document for document in documents if not states or document["state"] in states]
     if as_json:

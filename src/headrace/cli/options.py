@@ -87,9 +87,9 @@ def yes_option(command: Command) -> Command:
     return click.option("--yes", is_flag=True, help="Do not ask before deleting.")(command)
 
 
-def confirm_deletion(what: str) -> None:
+def confirm_deletion(subject: str) -> None:
     """Ask for confirmation on a terminal; without a terminal --yes is required."""
-    confirm(f"Delete {what}?", "Deleting")
+    confirm(f"Delete {subject}?", "Deleting")
 
 
 def confirm(question: str, doing: str) -> None:

@@ -121,7 +121,7 @@ def table_heading(show_topic: bool) -> bytes:
 def table_format(show_topic: bool, width: int | None) -> Format:
     """Aligned columns, one record a line, cut to `width` characters if given."""
 
-    def one(record: ConsumerRecord) -> bytes:
+    def record_line(record: ConsumerRecord) -> bytes:
         cells = [
             str(record.partition),
             str(record.offset),
@@ -140,7 +140,7 @@ def table_format(show_topic: bool, width: int | None) -> Format:
             line = line[: width - 1] + "…"
         return line.encode() + b"\n"
 
-    return one
+    return record_line
 
 
 def _shown(data: bytes | None) -> str:
@@ -218,10 +218,10 @@ def template_format(template: str, *, shown: bool = False) -> Format:
             )
     parts.append(template[position:].encode())
 
-    def one(record: ConsumerRecord) -> bytes:
+    def record_bytes(record: ConsumerRecord) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
-    return one
+    return record_bytes
 
 
 def _shown_field(field: Format) -> Format:

@@ -234,34 +234,37 @@ def stop(file: Path, name: str | None, timeout_s: float) -> None:
     """Stop the pipeline in FILE after its running batches, and wait for its end."""
     found = load_pipeline(file, name)
     notes = notes_directory(found)
-    who = holder(notes)
-    if who is None:
+    running = holder(notes)
+    if running is None:
         click.echo(f"pipeline {found.name} does not run", err=True)
         return
-    _ask_to_stop(found.name, who)
+    _ask_to_stop(found.name, running)
     until = time.monotonic() + timeout_s
-    while holder(notes) == who:
+    while holder(notes) == running:
         if time.monotonic() > until:
             raise StopFailed(
-                f"pipeline {found.name} still runs after {timeout_s:g} s, as process {who.pid};"
-                f" wait longer with --timeout, or end it with `kill -9 {who.pid}`: the next run"
+                f"pipeline {found.name} still runs after {timeout_s:g} s, as process {running.pid};"
+                f" wait longer with --timeout, or end it with `kill -9 {running.pid}`: the next run"
                 " does again what is not done"
             )
         time.sleep(0.05)
     click.echo(f"stopped pipeline {found.name}")
 
 
-def _ask_to_stop(name: str, who: RunHolder) -> None:
-    if who.host != socket.gethostname():
-        raise StopFailed(f"pipeline {name} runs on {who.host}, as process {who.pid}; stop it there")
+def _ask_to_stop(name: str, running: RunHolder) -> None:
+    if running.host != socket.gethostname():
+        raise StopFailed(
+            f"pipeline {name} runs on {running.host}, as process {running.pid}; stop it there"
+        )
     try:
-        os.kill(who.pid, signal.SIGTERM)
+        os.kill(running.pid, signal.SIGTERM)
     except ProcessLookupError:
         # The run has ended meanwhile.
         return
     except PermissionError:
         raise StopFailed(
-            f"pipeline {name} is run by another user, as process {who.pid}; stop it as that user"
+            f"pipeline {name} is run by another user, as process {running.pid}; stop it as"
+            " that user"
         ) from None
 
 
@@ -328,10 +331,10 @@ def _start(target: str) -> str:
     return str(time_ms)
 
 
-def _reset_line(one: CheckpointReset, target: str | None) -> str:
-    done = f"removed {one.checkpoint}" if one.checkpoint else "no checkpoint to remove"
+def _reset_line(reset: CheckpointReset, target: str | None) -> str:
+    done = f"removed {reset.checkpoint}" if reset.checkpoint else "no checkpoint to remove"
     where = "where the pipeline says" if target is None else f"at {target}"
-    return f"{one.query}: {done}; begins {where}"
+    return f"{reset.query}: {done}; begins {where}"
 
 
 def _reset_document(

@@ -43,15 +43,15 @@ def print_queries(state: RunState, *, err: bool = False) -> None:
             click.echo(f"{query.name} waits: {printable(query.waiting_for)}", err=err)
 
 
-def rows_out_text(one: QueryProgress) -> str:
+def rows_out_text(query: QueryProgress) -> str:
     """The rows that a query wrote to its sink; empty if they are not counted."""
-    known = 0 if one.rows_out is None and not one.batches else one.rows_out
+    known = 0 if query.rows_out is None and not query.batches else query.rows_out
     return "" if known is None else f"{known:,}"
 
 
-def lag_text(one: QueryProgress) -> str:
+def lag_text(query: QueryProgress) -> str:
     """The text about a query's lag; empty if it reads no topics."""
-    return "" if one.lag is None else f"{one.lag:,}"
+    return "" if query.lag is None else f"{query.lag:,}"
 
 
 def seconds_text(ms: float) -> str:

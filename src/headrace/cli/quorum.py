@@ -43,15 +43,15 @@ def describe(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         ["NODE", "ROLE", "LOG END", "LAG", "LAST FETCH", "CAUGHT UP", "DIRECTORY"],
         [
             (
-                one.node_id,
+                replica.node_id,
                 role,
-                one.log_end_offset,
-                max(end - one.log_end_offset, 0),
-                _ago(now, one.last_fetch_ms, found.leader_id == one.node_id),
-                _ago(now, one.last_caught_up_ms, found.leader_id == one.node_id),
-                uuid_text(one.directory_id),
+                replica.log_end_offset,
+                max(end - replica.log_end_offset, 0),
+                _ago(now, replica.last_fetch_ms, found.leader_id == replica.node_id),
+                _ago(now, replica.last_caught_up_ms, found.leader_id == replica.node_id),
+                uuid_text(replica.directory_id),
             )
-            for role, one in _roles(found)
+            for role, replica in _roles(found)
         ],
     )
 
@@ -77,18 +77,18 @@ def _document(found: QuorumDescription) -> dict[str, Any]:
         "high_watermark": found.high_watermark,
         "nodes": [
             {
-                "id": one.node_id,
+                "id": replica.node_id,
                 "role": role,
-                "directory_id": uuid_text(one.directory_id),
-                "log_end_offset": one.log_end_offset,
-                "last_fetch_ms": one.last_fetch_ms,
-                "last_caught_up_ms": one.last_caught_up_ms,
+                "directory_id": uuid_text(replica.directory_id),
+                "log_end_offset": replica.log_end_offset,
+                "last_fetch_ms": replica.last_fetch_ms,
+                "last_caught_up_ms": replica.last_caught_up_ms,
                 "endpoints": {
                     name: str(address)
-                    for name, address in found.endpoints.get(one.node_id, {}).items()
+                    for name, address in found.endpoints.get(replica.node_id, {}).items()
                 },
             }
-            for role, one in _roles(found)
+            for role, replica in _roles(found)
         ],
     }
 

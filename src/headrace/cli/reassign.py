@@ -136,7 +136,9 @@ def generate(
     for name in wanted:
         if name not in situation.topics:
             raise unknown_topic(name)
-    moved = {tp: one for tp, one in everything.items() if not wanted or tp.topic in wanted}
+    moved = {
+        tp: replicas for tp, replicas in everything.items() if not wanted or tp.topic in wanted
+    }
     racks = dict.fromkeys(allowed) if ignore_racks else situation.racks(allowed)
     plan = make_plan(
         racks,
@@ -226,7 +228,9 @@ def execute(
             )
         check_exists(situation, targets)
         if save_current is not None:
-            current = {tp: one for tp, one in situation.assignment.items() if tp in targets}
+            current = {
+                tp: replicas for tp, replicas in situation.assignment.items() if tp in targets
+            }
             print_document(save_current, plan_document(current))
         if throttle is not None:
             set_log_dir_throttle(admin, log_dirs, throttle)
@@ -323,7 +327,7 @@ def verify(
     with open_admin(bootstrap, timeout_s) as admin:
         situation = look(admin)
         copying = log_dir_moves(admin, situation.alive)
-        plan = PlanFile({tp: one.target for tp, one in situation.moving.items()}, copying)
+        plan = PlanFile({tp: moving.target for tp, moving in situation.moving.items()}, copying)
         if file is not None:
             plan = read_plan(file)
         targets = plan.replicas
@@ -408,7 +412,7 @@ def cancel(
         situation = look(admin)
         if file is None:
             plan = PlanFile(
-                {tp: one.target for tp, one in situation.moving.items()},
+                {tp: moving.target for tp, moving in situation.moving.items()},
                 log_dir_moves(admin, situation.alive),
             )
         else:

@@ -180,7 +180,7 @@ class MoveMonitor:
     def wait(self) -> None:
         """Wait until no partition of the plan moves any more. Ctrl-C only ends the waiting."""
         moving = self._moving()
-        adding = {tp: one.adding for tp, one in moving.items()}
+        adding = {tp: move.adding for tp, move in moving.items()}
         brokers = sorted({broker for added in adding.values() for broker in added})
         sizes = largest(sizes_on(self._admin, self._alive()))
         total = sum(sizes.get(tp, 0) * len(added) for tp, added in adding.items())
@@ -210,7 +210,7 @@ class MoveMonitor:
 
     def _moving(self) -> dict[TopicPartition, Reassignment]:
         moving = self._admin.list_partition_reassignments()
-        return {tp: one for tp, one in moving.items() if tp in self._targets}
+        return {tp: move for tp, move in moving.items() if tp in self._targets}
 
     def _copied(
         self,
@@ -290,12 +290,12 @@ def read_plan(file: TextIO) -> PlanFile:
     if not isinstance(given, list) or document.get("version", 1) != 1:
         raise _wrong(file, 'it is not of the form {"version": 1, "partitions": [...]}')
     plan = PlanFile({}, {})
-    for number, one in enumerate(given, 1):
-        tp, replicas = _partition(file, number, one)
+    for number, entry in enumerate(given, 1):
+        tp, replicas = _partition(file, number, entry)
         if tp in plan.replicas:
             raise _wrong(file, f"it names {tp} twice")
         plan.replicas[tp] = replicas
-        for broker, path in zip(replicas, _log_dirs(file, tp, one, len(replicas)), strict=True):
+        for broker, path in zip(replicas, _log_dirs(file, tp, entry, len(replicas)), strict=True):
             if path != _ANY_LOG_DIR:
                 plan.log_dirs.setdefault(broker, {})[tp] = path
     if not plan.replicas:
@@ -329,8 +329,8 @@ def _document(file: TextIO) -> Any:
         raise _wrong(file, "its JSON is nested too deeply") from None
 
 
-def _partition(file: TextIO, number: int, one: Any) -> tuple[TopicPartition, tuple[int, ...]]:
-    known = one if isinstance(one, dict) else {}
+def _partition(file: TextIO, number: int, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
+    known = entry if isinstance(entry, dict) else {}
     topic, index, replicas = known.get("topic"), known.get("partition"), known.get("replicas")
     if not isinstance(topic, str) or not isinstance(index, int) or not _is_number(index):
         raise _wrong(file, f'entry {number} has no "topic" and "partition"')
@@ -340,9 +340,9 @@ def _partition(file: TextIO, number: int, one: Any) -> tuple[TopicPartition, tup
     return tp, tuple(replicas)
 
 
-def _log_dirs(file: TextIO, tp: TopicPartition, one: dict[str, Any], count: int) -> list[str]:
+def _log_dirs(file: TextIO, tp: TopicPartition, entry: dict[str, Any], count: int) -> list[str]:
     """The directory for each replica; `any` leaves the choice to the broker."""
-    given = one.get("log_dirs")
+    given = entry.get("log_dirs")
     if given is None:
         return [_ANY_LOG_DIR] * count
     paths = [path for path in given if isinstance(path, str)] if isinstance(given, list) else []
@@ -358,7 +358,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
-def _wrong(file: TextIO, what: str) -> InvalidPlanFile:
+def _wrong(file: TextIO, problem: str) -> InvalidPlanFile:
     return InvalidPlanFile(
-        f"{file.name} is no plan: {what}; make one with `headrace reassign generate`"
+        f"{file.name} is no plan: {problem}; make one with `headrace reassign generate`"
     )

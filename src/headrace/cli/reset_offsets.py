@@ -277,7 +277,7 @@ def reset_offsets(
     with open_admin(bootstrap, timeout_s) as admin:
         target = _target(option, targets[option], now_ms())
         _check_stopped(name, outcomes_of(lambda: admin.describe_groups([name]))[name])
-        committed = {tp: one.offset for tp, one in admin.group_offsets(name).items()}
+        committed = {tp: found.offset for tp, found in admin.group_offsets(name).items()}
         partitions = _partitions(admin, name, chosen, target, committed)
         resets = find_resets(admin, partitions, committed, target)
         _warn_outside(resets)

@@ -233,8 +233,8 @@ class SupervisedProcess:
         except TimeoutError:
             pass
 
-    def _say(self, what: str) -> None:
-        sys.stderr.write(f"{self._member.name} {what}\n")
+    def _say(self, line: str) -> None:
+        sys.stderr.write(f"{self._member.name} {line}\n")
 
 
 def _how(status: int) -> str:

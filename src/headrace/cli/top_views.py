@@ -135,7 +135,7 @@ VIEW_NAMES = ("brokers", "topics", "groups", "connections", "pipelines", "proble
 
 
 def _brokers(data: TopData) -> View:
-    figures = {one.node_id: one for one in data.metrics if one.node_id is not None}
+    figures = {sample.node_id: sample for sample in data.metrics if sample.node_id is not None}
     columns = [
         Column("ID", "id", count_text, is_id=True),
         Column("ADDRESS", "address"),
@@ -158,7 +158,7 @@ def _brokers(data: TopData) -> View:
             Column("BYTES OUT/S", "bytes_out_per_s", bytes_text, is_optional=True),
             Column("LOOP LAG", "loop_lag_s", seconds_text),
         ]
-    rows = (_broker(one, figures, data.has_metrics) for one in data.state.brokers.values())
+    rows = (_broker(broker, figures, data.has_metrics) for broker in data.state.brokers.values())
     return View("brokers", tuple(columns), tuple(rows), empty="no broker answers")
 
 
@@ -237,7 +237,7 @@ def _groups(state: ClusterStatus) -> View:
         Column("COORDINATOR", "coordinator", count_text, is_optional=True),
         Column("TOPICS", "topics", is_optional=True),
     )
-    stalled = {one.name for one in state.problems if one.kind == "group"}
+    stalled = {problem.name for problem in state.problems if problem.kind == "group"}
     rows = tuple(
         Row(
             (
@@ -276,15 +276,15 @@ def _connections(data: TopData) -> View:
             Row(
                 (
                     broker.node_id,
-                    one.listener,
-                    one.open,
-                    one.accepted_per_s,
-                    one.login_failures,
-                    one.tls_failures,
+                    listener.listener,
+                    listener.open,
+                    listener.accepted_per_s,
+                    listener.login_failures,
+                    listener.tls_failures,
                     broker.url,
                 )
             )
-            for one in broker.listeners
+            for listener in broker.listeners
         ]
     empty = "say where brokers show their metrics: --metrics HOST:PORT, of their `admin.listener`"
     return View("connections", columns, tuple(rows), sort=2, empty=empty)
@@ -333,7 +333,10 @@ def _problems(state: ClusterStatus) -> View:
         Column("SUBJECT", "subject"),
         Column("DETAIL", "detail"),
     )
-    rows = [Row((one.severity, one.subject, one.detail), one.severity) for one in state.problems]
+    rows = [
+        Row((problem.severity, problem.subject, problem.detail), problem.severity)
+        for problem in state.problems
+    ]
     rows += [
         Row(("warning", f"sampling {part}", text), "warning") for part, text in state.errors.items()
     ]
@@ -352,7 +355,7 @@ def document(data: TopData, all_views: Iterable[View]) -> dict[str, Any]:
         **{view.name: view.documents() for view in all_views},
         "errors": {
             **state.errors,
-            **{one.url: one.error for one in data.metrics if one.error is not None},
+            **{sample.url: sample.error for sample in data.metrics if sample.error is not None},
         },
     }
 

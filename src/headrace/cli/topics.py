@@ -240,7 +240,7 @@ def _description(
     problems: Mapping[tuple[TopicPartition, int], ReplicaProblem],
     changed: "Sequence[ConfigEntry]",
 ) -> dict[str, Any]:
-    def one(partition: PartitionInfo) -> dict[str, Any]:
+    def partition_document(partition: PartitionInfo) -> dict[str, Any]:
         tp = TopicPartition(topic.name, partition.index)
         known = eligible.get(tp)
         return {
@@ -263,7 +263,7 @@ def _description(
 
     return {
         **_summary(topic),
-        "partitions": [one(partition) for partition in topic.partitions],
+        "partitions": [partition_document(partition) for partition in topic.partitions],
         "configs": {entry.name: entry.value for entry in changed},
     }
 

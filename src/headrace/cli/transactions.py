@@ -98,12 +98,12 @@ def list_transactions(
         )
 
 
-def _listed(one: TransactionListing) -> dict[str, Any]:
+def _listed(listing: TransactionListing) -> dict[str, Any]:
     return {
-        "transactional_id": one.transactional_id,
-        "producer_id": one.producer_id,
-        "state": one.state,
-        "coordinator": one.coordinator,
+        "transactional_id": listing.transactional_id,
+        "producer_id": listing.producer_id,
+        "state": listing.state,
+        "coordinator": listing.coordinator,
     }
 
 
@@ -158,16 +158,18 @@ def _duration(now: int, start_ms: int | None) -> str | None:
     return None if start_ms is None else f"{max(now - start_ms, 0) / 1000:.1f} s"
 
 
-def _document(one: TransactionDescription) -> dict[str, Any]:
+def _document(description: TransactionDescription) -> dict[str, Any]:
     return {
-        "transactional_id": one.transactional_id,
-        "state": one.state,
-        "coordinator": one.coordinator,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "timeout_ms": one.timeout_ms,
-        "start_ms": one.start_ms,
-        "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in one.partitions],
+        "transactional_id": description.transactional_id,
+        "state": description.state,
+        "coordinator": description.coordinator,
+        "producer_id": description.producer_id,
+        "producer_epoch": description.producer_epoch,
+        "timeout_ms": description.timeout_ms,
+        "start_ms": description.start_ms,
+        "partitions": [
+            {"topic": tp.topic, "partition": tp.partition} for tp in description.partitions
+        ],
     }
 
 
@@ -320,7 +322,7 @@ def describe_producers(
         found = admin.describe_producers(_partitions(admin, chosen), broker_id)
     rows = [(tp, state) for tp, states in sorted(found.items()) for state in states]
     if as_json:
-        print_json({"producers": [_producer_document(tp, one) for tp, one in rows]})
+        print_json({"producers": [_producer_document(tp, producer) for tp, producer in rows]})
     elif not rows:
         click.echo("no producer is known", err=True)
     else:
@@ -340,25 +342,25 @@ def describe_producers(
                 (
                     tp.topic,
                     tp.partition,
-                    one.producer_id,
-                    one.producer_epoch,
-                    one.last_sequence,
-                    one.coordinator_epoch,
-                    one.transaction_start_offset,
-                    f"{max(now - one.last_timestamp, 0) / 1000:.1f} s ago",
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    producer.last_sequence,
+                    producer.coordinator_epoch,
+                    producer.transaction_start_offset,
+                    f"{max(now - producer.last_timestamp, 0) / 1000:.1f} s ago",
                 )
-                for tp, one in rows
+                for tp, producer in rows
             ],
         )
 
 
-def _producer_document(tp: TopicPartition, one: ProducerState) -> dict[str, Any]:
+def _producer_document(tp: TopicPartition, producer: ProducerState) -> dict[str, Any]:
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        **_producer(one),
-        "last_sequence": one.last_sequence,
-        "coordinator_epoch": one.coordinator_epoch,
+        **_producer(producer),
+        "last_sequence": producer.last_sequence,
+        "coordinator_epoch": producer.coordinator_epoch,
     }
 
 
@@ -403,8 +405,8 @@ def find_hanging(
         print_json(
             {
                 "hanging": [
-                    {"topic": tp.topic, "partition": tp.partition, **_producer(one)}
-                    for tp, one in rows
+                    {"topic": tp.topic, "partition": tp.partition, **_producer(producer)}
+                    for tp, producer in rows
                 ]
             }
         )
@@ -418,12 +420,12 @@ def find_hanging(
                 (
                     tp.topic,
                     tp.partition,
-                    one.producer_id,
-                    one.producer_epoch,
-                    one.transaction_start_offset,
-                    f"{max(now - one.last_timestamp, 0) / 1000:.1f} s ago",
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    producer.transaction_start_offset,
+                    f"{max(now - producer.last_timestamp, 0) / 1000:.1f} s ago",
                 )
-                for tp, one in rows
+                for tp, producer in rows
             ],
         )
 
@@ -473,10 +475,10 @@ def _of_producers(admin: Admin, producer_ids: list[int]) -> list[TransactionDesc
     ]
 
 
-def _producer(one: ProducerState) -> dict[str, Any]:
+def _producer(producer: ProducerState) -> dict[str, Any]:
     return {
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "start_offset": one.transaction_start_offset,
-        "last_timestamp": one.last_timestamp,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "start_offset": producer.transaction_start_offset,
+        "last_timestamp": producer.last_timestamp,
     }

@@ -143,16 +143,16 @@ class ClusterClient:
 
     def hear_brokers(self, endpoints: Iterable[NodeEndpoint]) -> None:
         """Update the broker addresses from a response (KIP-951)."""
-        told = {
+        brokers = {
             endpoint.node_id: BrokerInfo(
                 endpoint.node_id, Address(endpoint.host, endpoint.port), endpoint.rack
             )
             for endpoint in endpoints
         }
-        if told:
-            self._view = replace(self._view, brokers={**self._view.brokers, **told})
+        if brokers:
+            self._view = replace(self._view, brokers={**self._view.brokers, **brokers})
 
-    def hear_leader(self, tp: TopicPartition, leader: int, epoch: int, asked: int) -> bool:
+    def hear_leader(self, tp: TopicPartition, leader: int, epoch: int, responder: int) -> bool:
         """Update a partition's leader from the response of broker `asked` (KIP-951).
 
         True if the leader is another broker and the news is not older than the metadata: then a
@@ -160,7 +160,7 @@ class ClusterClient:
         """
         topic = self._topics.get(tp.topic)
         known = topic and topic.partition(tp.partition)
-        if not topic or not known or leader == asked or leader not in self._view.brokers:
+        if not topic or not known or leader == responder or leader not in self._view.brokers:
             return False
         if epoch > known.leader_epoch:
             led = replace(known, leader=leader, leader_epoch=epoch)

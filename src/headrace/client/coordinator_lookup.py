@@ -141,15 +141,15 @@ class CoordinatorLookup:
     async def _ask_node(
         self,
         node: int,
-        asked: list[str],
-        ask: Callable[[int, list[str], float], Awaitable[dict[str, Outcome | KafkaError]]],
+        groups: list[str],
+        request: Callable[[int, list[str], float], Awaitable[dict[str, Outcome | KafkaError]]],
         deadline: float,
     ) -> dict[str, Outcome | KafkaError]:
         try:
-            answered = await ask(node, asked, deadline)
+            answered = await request(node, groups, deadline)
         except ConnectionFailed:
             # Another broker may coordinate the groups by now.
-            for name in asked:
+            for name in groups:
                 self._nodes.pop(name, None)
             raise
         return {
@@ -159,7 +159,7 @@ class CoordinatorLookup:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"broker {node} says nothing of {self._kind} {name}",
             )
-            for name in asked
+            for name in groups
         }
 
     async def _find(self, groups: Sequence[str], deadline: float) -> dict[str, KafkaError]:

@@ -99,11 +99,11 @@ async def reset_offsets(
 ) -> dict[TopicPartition, int]:
     """The first offset at or after each timestamp; the end if all records are older."""
     found = await list_offsets(cluster, wanted, deadline, isolation_level)
-    missing = [tp for tp, one in found.items() if one.offset == NOTHING]
+    missing = [tp for tp, result in found.items() if result.offset == NOTHING]
     if missing:
         ends = dict.fromkeys(missing, LATEST_TIMESTAMP)
         found |= await list_offsets(cluster, ends, deadline, isolation_level)
-    return {tp: one.offset for tp, one in found.items()}
+    return {tp: result.offset for tp, result in found.items()}
 
 
 async def beginning_offsets(

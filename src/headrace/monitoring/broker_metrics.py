@@ -75,7 +75,7 @@ class BrokerMetrics:
     @property
     def connections(self) -> int | None:
         """Open connections at all listeners."""
-        return sum(one.open for one in self.listeners) if self.listeners else None
+        return sum(listener.open for listener in self.listeners) if self.listeners else None
 
 
 @dataclass(frozen=True, slots=True)

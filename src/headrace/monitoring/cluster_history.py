@@ -394,9 +394,16 @@ class ClusterHistory:
             self.broker_rates(broker.node_id).last,
             _sum(size for directory in directories for size in directory.replicas.values()),
             # Directories on one disk would count it several times: the largest stands for all.
-            max((one.total_bytes for one in directories if one.total_bytes), default=None),
+            max(
+                (directory.total_bytes for directory in directories if directory.total_bytes),
+                default=None,
+            ),
             min(
-                (one.usable_bytes for one in directories if one.usable_bytes is not None),
+                (
+                    directory.usable_bytes
+                    for directory in directories
+                    if directory.usable_bytes is not None
+                ),
                 default=None,
             ),
             len(directories) if health else None,

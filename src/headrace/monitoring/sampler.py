@@ -122,12 +122,12 @@ class Sampler:
         """Ask the parts that are due, and take the answers into the history."""
         answers: dict[str, Any] = {}
         errors: dict[str, str] = {}
-        asked = set()
+        sampled = set()
         for part in self._parts:
             begun = self._clock.monotonic()
             if begun < part.due:
                 continue
-            asked.add(part.name)
+            sampled.add(part.name)
             try:
                 answers |= await part.ask()
             except (HeadraceError, OSError) as error:
@@ -135,7 +135,7 @@ class Sampler:
             now = self._clock.monotonic()
             part.due = max(begun + part.interval_s, now + (now - begun) / LOAD_MAX)
         sample = ClusterSample(
-            self._clock.now_ms(), errors=errors, asked=frozenset(asked), **answers
+            self._clock.now_ms(), errors=errors, asked=frozenset(sampled), **answers
         )
         state = self.history.add(sample)
         changed, self._changed = self._changed, asyncio.Event()
@@ -208,7 +208,7 @@ class Sampler:
             if isinstance(outcome, BaseException):
                 errors.append(outcome)
             else:
-                found |= {tp: one.offset for tp, one in outcome.items()}
+                found |= {tp: result.offset for tp, result in outcome.items()}
         if errors and not found:
             raise errors[0]
         return found
@@ -225,7 +225,7 @@ class Sampler:
                 if not isinstance(group, KafkaError)
             },
             "committed": {
-                name: {tp: one.offset for tp, one in offsets.items()}
+                name: {tp: committed.offset for tp, committed in offsets.items()}
                 for name, offsets in committed.items()
                 if not isinstance(offsets, KafkaError)
             },

@@ -354,11 +354,11 @@ class HttpServer:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers
         }
-        asked = HttpRequest(
+        parsed = HttpRequest(
             method, path, headers, connection.peer_host, is_encrypted, connection.principal
         )
         try:
-            return await self._handle(asked)
+            return await self._handle(parsed)
         except Exception as error:
             if is_operating_error(error):
                 logger.warning("HTTP request %s failed: %s", path, error)

@@ -256,12 +256,12 @@ class ClientLogin:
 
     def _refused(self, address: Address, answer: SaslAuthenticateResponse) -> HeadraceError:
         code = error_code(answer.error_code)
-        said = answer.error_message or ""
+        reason = answer.error_message or ""
         if code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
-            return KafkaError(code, f"the broker at {address} cannot log this client in: {said}")
+            return KafkaError(code, f"the broker at {address} cannot log this client in: {reason}")
         return AuthenticationFailed(
             f"the broker at {address} refuses {self._mechanism.described} by"
-            f" {self._mechanism.name} ({said})",
+            f" {self._mechanism.name} ({reason})",
             advice="see whether name and secret are right, and known to this cluster for"
             " this mechanism",
         )

@@ -157,7 +157,7 @@ def _identity_of_pkcs12(data: bytes, store: Store) -> bytes:
         raise ConfigError(f"{_place(store)} has no private key with its certificate")
     key = bag.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     chain = [bag.cert, *bag.additional_certs]
-    return key + b"".join(one.certificate.public_bytes(Encoding.PEM) for one in chain)
+    return key + b"".join(link.certificate.public_bytes(Encoding.PEM) for link in chain)
 
 
 def _trusted_of_pkcs12(data: bytes, store: Store) -> bytes:

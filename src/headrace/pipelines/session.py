@@ -127,9 +127,9 @@ def tasks_at_once(master: str, settings: Mapping[str, str]) -> int | None:
     >>> tasks_at_once("local[4]", {}), tasks_at_once("local-cluster[2,3,1024]", {})
     (4, 6)
     """
-    told = settings.get("spark.default.parallelism") or settings.get("spark.cores.max")
-    if told is not None:
-        return int(told)
+    configured = settings.get("spark.default.parallelism") or settings.get("spark.cores.max")
+    if configured is not None:
+        return int(configured)
     if master == "local":
         return 1
     cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)

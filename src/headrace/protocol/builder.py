@@ -38,12 +38,12 @@ _CAPACITY_MIN = cython.declare(cython.Py_ssize_t, 1024)
 
 
 @cython.cfunc
-def _bytes_of(cell, what) -> bytes:
+def _bytes_of(cell, field) -> bytes:
     """A copy of a bytes-like object, which may be mutable, as bytes."""
     try:
         return bytes(memoryview(cell))
     except TypeError:
-        raise TypeError(f"{what} must be bytes or None, not {type(cell).__name__}") from None
+        raise TypeError(f"{field} must be bytes or None, not {type(cell).__name__}") from None
 
 
 @cython.cfunc

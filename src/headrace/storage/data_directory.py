@@ -147,8 +147,8 @@ class DataDirectory:
         if problem:
             self._files.rename(path, path + DAMAGED_SUFFIX)
         self._files.write_atomically(path, encode_meta(self.meta))
-        what = f"is damaged: {problem}" if problem else "is missing"
-        logger.warning("%s %s; it is made again from its copy, %s", path, what, META_COPY)
+        content = f"is damaged: {problem}" if problem else "is missing"
+        logger.warning("%s %s; it is made again from its copy, %s", path, content, META_COPY)
 
     def _keep_copy(self, path: str) -> None:
         """Add a checksum to `meta.properties`, if Kafka wrote it without, and write its copy."""

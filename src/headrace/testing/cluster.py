@@ -575,8 +575,8 @@ class Cluster(Startable):
         addresses = [broker.listens_on for broker in asked]
         answers = ask_all(addresses, request, scaled(_ASK_S), self._access.client_security())
         return {
-            one.node_id: answer
-            for one, answer in zip(asked, answers, strict=True)
+            broker.node_id: answer
+            for broker, answer in zip(asked, answers, strict=True)
             if answer is not None
         }
 

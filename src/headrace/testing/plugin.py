@@ -50,9 +50,9 @@ def pytest_runtest_makereport(
     """Add the logs of a failed test's brokers to its report."""
     report = yield
     if report.failed:
-        for name, said in _logs_of(item):
-            if said:
-                lines = said.splitlines(keepends=True)[-_LOG_LINES:]
+        for name, output in _logs_of(item):
+            if output:
+                lines = output.splitlines(keepends=True)[-_LOG_LINES:]
                 report.sections.append((f"Log of {name}", "".join(lines)))
     return report
 
@@ -63,12 +63,12 @@ def _logs_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
     # Without a broker in the run there is no need to import the class.
     broker = sys.modules.get("headrace.testing.broker")
     cluster = sys.modules.get("headrace.testing.cluster")
-    for name, one in arguments.items():
-        if broker is not None and isinstance(one, broker.Broker):
-            yield name, one.log
-        elif cluster is not None and isinstance(one, cluster.Cluster):
-            for node_id, said in one.logs.items():
-                yield f"{name}, broker {node_id}", said
+    for name, argument in arguments.items():
+        if broker is not None and isinstance(argument, broker.Broker):
+            yield name, argument.log
+        elif cluster is not None and isinstance(argument, cluster.Cluster):
+            for node_id, output in argument.logs.items():
+                yield f"{name}, broker {node_id}", output
 
 
 @pytest.fixture(scope="session")

@@ -179,16 +179,16 @@ class BrokerProcess:
         return self._process
 
     def _fail_to_start(self, status: int | None, start_timeout_s: float) -> NoReturn:
-        said = self._log.tail(100)
+        output = self._log.tail(100)
         if status == PORT_TAKEN_STATUS:
-            raise PortTaken(said.rstrip())
-        what = (
+            raise PortTaken(output.rstrip())
+        outcome = (
             f"was not ready within {start_timeout_s:g} s; see what it waits for, or give it more"
             " with start_timeout_s=..."
             if status is None
             else f"ended with status {status} instead of becoming ready"
         )
-        raise BrokerError(f"the broker {what}; it said:\n{said or '(nothing)'}")
+        raise BrokerError(f"the broker {outcome}; it said:\n{output or '(nothing)'}")
 
     def _read(
         self, process: subprocess.Popen[str], ready: threading.Event, settled: threading.Event

@@ -101,8 +101,8 @@ def wait_until(
     deadline = Deadline(seconds)
     while (result := found()) is None or result is False:
         if deadline.has_passed:
-            said = problem if isinstance(problem, str) else problem()
-            raise AssertionError(f"not within {deadline.taken_s:.3g} s: {said}")
+            description = problem if isinstance(problem, str) else problem()
+            raise AssertionError(f"not within {deadline.taken_s:.3g} s: {description}")
         time.sleep(_PAUSE_S)
     deadline.end()
     return result

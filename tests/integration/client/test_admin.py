@@ -51,8 +51,8 @@ def write(address: str, topic: str, count: int, partition: int = 0) -> None:
 def described(other: AdminClient, topic: str) -> dict[int, tuple[int, list[int], list[int]]]:
     found = other.list_topics(topic, scaled(SECONDS)).topics[topic]
     return {
-        number: (one.leader, sorted(one.replicas), sorted(one.isrs))
-        for number, one in found.partitions.items()
+        number: (partition.leader, sorted(partition.replicas), sorted(partition.isrs))
+        for number, partition in found.partitions.items()
     }
 
 
@@ -62,7 +62,8 @@ def test_topics_look_the_same_to_others(admin: Admin, other: AdminClient, topic:
     ours = admin.describe_topic(topic)
     assert ours.topic_id == created.topic_id
     assert described(other, topic) == {
-        one.index: (one.leader, sorted(one.replicas), sorted(one.isr)) for one in ours.partitions
+        partition.index: (partition.leader, sorted(partition.replicas), sorted(partition.isr))
+        for partition in ours.partitions
     }
     theirs = other.describe_topics(confluent_kafka.TopicCollection([topic]))[topic]
     assert len(theirs.result(scaled(SECONDS)).partitions) == 3
@@ -109,7 +110,7 @@ def test_each_topic_has_its_own_outcome(admin: Admin, topic: str) -> None:
 def configs_of(other: AdminClient, kind: Any, name: str) -> dict[str, tuple[str | None, bool]]:
     resource = ConfigResource(kind, name)
     found = other.describe_configs([resource])[resource].result(scaled(SECONDS))
-    return {one.name: (one.value, one.is_default) for one in found.values()}
+    return {value.name: (value.value, value.is_default) for value in found.values()}
 
 
 def test_settings_look_the_same_to_others(admin: Admin, other: AdminClient, topic: str) -> None:
@@ -117,12 +118,12 @@ def test_settings_look_the_same_to_others(admin: Admin, other: AdminClient, topi
     admin.alter_configs({"segment.ms": 5000, "retention.ms": None}, topic=topic)
     ours = admin.describe_configs(topic=topic)
     theirs = configs_of(other, ConfigResource.Type.TOPIC, topic)
-    assert {name: (one.value, one.is_default) for name, one in ours.items()} == theirs
+    assert {name: (our.value, our.is_default) for name, our in ours.items()} == theirs
     assert theirs["segment.ms"] == ("5000", False)
     assert theirs["retention.ms"][1]
     ours = admin.describe_configs(broker=1)
     theirs = configs_of(other, ConfigResource.Type.BROKER, "1")
-    assert {name: (one.value, one.is_default) for name, one in ours.items()} == theirs
+    assert {name: (our.value, our.is_default) for name, our in ours.items()} == theirs
     with pytest.raises(KafkaError, match=f"topic {topic}: .*segment.ms"):
         admin.alter_configs({"segment.ms": "soon"}, topic=topic)
     with pytest.raises(headrace.UnknownTopic, match="topic nope does not exist"):
@@ -250,11 +251,13 @@ def test_groups_look_the_same_to_others(
     # librdkafka's Python commits the zero behind its text too.
     assert (committed[first].offset, committed[first].metadata.rstrip("\0")) == (7, "a note")
     progress = admin.group_progress([topic])[topic]
-    assert [(one.tp, one.committed_offset, one.end_offset, one.lag) for one in progress] == [
+    assert [
+        (entry.tp, entry.committed_offset, entry.end_offset, entry.lag) for entry in progress
+    ] == [
         (first, 7, 10, 3),
         (second, None, 0, None),
     ]
-    assert all(one.member == ours for one in progress)
+    assert all(entry.member == ours for entry in progress)
     for refused in (
         lambda: admin.alter_group_offsets(topic, {first: 1}),
         lambda: admin.delete_groups([topic]),
@@ -309,7 +312,7 @@ def test_threads_may_share_a_client(admin: Admin, topic: str) -> None:
     names = [f"{topic}-{number}" for number in range(20)]
     with ThreadPoolExecutor(8) as threads:
         created = list(threads.map(admin.create_topic, names))
-    assert [one.name for one in created] == names
+    assert [entry.name for entry in created] == names
     assert set(names) <= set(admin.list_topics())
 
 
@@ -320,7 +323,7 @@ def test_many_calls_wait_together_on_one_loop(shared_broker: BrokerProcess, topi
         async with headrace.aio.Admin(bootstrap_servers=shared_broker.address) as admin:
             await asyncio.gather(*(admin.create_topic(name) for name in names))
             found = await asyncio.gather(*(admin.describe_topic(name) for name in names))
-            assert [one.name for one in found] == names
+            assert [entry.name for entry in found] == names
 
     asyncio.run(scenario())
 

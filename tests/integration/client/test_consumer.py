@@ -87,7 +87,7 @@ def test_what_kafka_python_wrote_is_read(
     producer.close()
     records = read(consumer, 500)
     assert [record.value for record in records] == numbers(500)
-    assert {(one.key, one.timestamp, one.headers) for one in records} == {
+    assert {(record.key, record.timestamp, record.headers) for record in records} == {
         (b"k", 1234, (("h", b"1"),))
     }
 
@@ -105,7 +105,7 @@ def test_nulls_and_empty_values_are_told_apart(
     for key, value in cells:
         producer.send(tp.topic, value, key=key, partition=0)
     producer.close()
-    assert [(one.key, one.value) for one in read(consumer, 4)] == cells
+    assert [(record.key, record.value) for record in read(consumer, 4)] == cells
     consumer.seek_to_beginning(tp)
     batch = consumer.poll_arrow(WAIT_MS)
     assert [(row["key"], row["value"]) for row in batch.to_pylist()] == cells
@@ -122,10 +122,11 @@ def test_columns_are_what_rows_are(address: str, tp: TopicPartition, consumer: C
         assert batch.num_rows, "the rest of the records did not come"
         columns += batch.to_pylist()
     assert [
-        (one["topic"], one["partition"], one["offset"], one["key"], one["value"]) for one in columns
-    ] == [(one.topic, one.partition, one.offset, one.key, one.value) for one in rows]
-    assert [round(one["timestamp"].timestamp() * 1000) for one in columns] == [
-        one.timestamp for one in rows
+        (column["topic"], column["partition"], column["offset"], column["key"], column["value"])
+        for column in columns
+    ] == [(row.topic, row.partition, row.offset, row.key, row.value) for row in rows]
+    assert [round(column["timestamp"].timestamp() * 1000) for column in columns] == [
+        row.timestamp for row in rows
     ]
     assert columns[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
     assert consumer.position(tp) == 2000

@@ -119,8 +119,8 @@ async def test_listeners_may_be_coroutines(address: str, tp: TopicPartition) -> 
 
     class Stored(RebalanceListener):
         async def on_partitions_assigned(self, assigned: Collection[TopicPartition], /) -> None:
-            for one in assigned:
-                await consumer.seek(one, 4)
+            for entry in assigned:
+                await consumer.seek(entry, 4)
             told.append("assigned")
 
         async def on_partitions_revoked(self, revoked: Collection[TopicPartition], /) -> None:

@@ -228,7 +228,7 @@ def test_partitions_move_to_new_members_and_back(address: str, strategy: str) ->
         # Longer than the broker takes to answer: there is no more.
         seen += first.poll(500)
     # Everything was committed when it moved, so nobody read anything twice.
-    assert sorted((one.partition, one.offset) for one in seen) == [
+    assert sorted((position.partition, position.offset) for position in seen) == [
         (partition, offset) for partition in range(4) for offset in range(25)
     ]
     assert first_told.heard[0] == ("assigned", sorted(everything))
@@ -244,11 +244,11 @@ def test_a_listener_may_use_the_consumer(address: str, tp: TopicPartition) -> No
 
     class Stored(RebalanceListener):
         def on_partitions_assigned(self, assigned: Collection[TopicPartition], /) -> None:
-            for one in assigned:
-                consumer.seek(one, 6)
+            for entry in assigned:
+                consumer.seek(entry, 6)
 
         def on_partitions_revoked(self, revoked: Collection[TopicPartition], /) -> None:
-            consumer.commit({one: consumer.position(one) for one in revoked})
+            consumer.commit({entry: consumer.position(entry) for entry in revoked})
             with pytest.raises(IllegalState, match="called by a listener or callback"):
                 consumer.poll(0)
 
@@ -406,7 +406,7 @@ def test_a_restart_of_the_broker_loses_nothing(
         broker.start()
         feed(broker.address, "orders", numbers(100), partition=1)
         seen += until_records(consumer, 100)
-        assert sorted((one.partition, one.offset) for one in seen) == [
+        assert sorted((position.partition, position.offset) for position in seen) == [
             (partition, offset) for partition in range(2) for offset in range(100)
         ]
         consumer.commit()
@@ -467,7 +467,9 @@ def test_consumers_on_threads_share_the_work(address: str) -> None:
     def work() -> None:
         with member(address, "shared", max_poll_records=50) as consumer:
             while not done.is_set():
-                seen.extend((one.partition, one.offset) for one in consumer.poll(100))
+                seen.extend(
+                    (position.partition, position.offset) for position in consumer.poll(100)
+                )
 
     with ExitStack() as stack:
         for thread in [threading.Thread(target=work) for _ in range(3)]:
@@ -477,7 +479,7 @@ def test_consumers_on_threads_share_the_work(address: str) -> None:
         for partition in range(6):
             feed(address, "shared", numbers(500), partition=partition)
         until(lambda: len(set(seen)) == 3000)
-    assert sorted(set(seen)) == [(one, offset) for one in range(6) for offset in range(500)]
+    assert sorted(set(seen)) == [(index, offset) for index in range(6) for offset in range(500)]
 
 
 def test_commits_on_their_way_are_waited_for_without_a_membership(

@@ -123,7 +123,7 @@ def test_every_public_method_says_what_it_does(package: Any, client: str) -> Non
     assert sorted(name for name in public if not inspect.getdoc(getattr(kind, name))) == []
 
 
-@pytest.mark.parametrize("name", [one for one in headrace.__all__ if one != "__version__"])
+@pytest.mark.parametrize("name", [entry for entry in headrace.__all__ if entry != "__version__"])
 def test_every_public_name_says_what_it_is(name: str) -> None:
     public = getattr(headrace, name)
     if isinstance(public, type):

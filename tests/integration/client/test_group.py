@@ -57,12 +57,14 @@ async def test_members_come_and_go(restless: BrokerProcess, strategy: str) -> No
         await settled(first, of=ALL)
         second, third = make(), make()
         await settled(first, second, third, of=ALL)
-        assert [len(one.owned) for one in (first, second, third)] == [4, 4, 4]
+        assert [len(entry.owned) for entry in (first, second, third)] == [4, 4, 4]
         kept = second.owned
         await third.close()
         await settled(first, second, of=ALL)
-        assert sorted(len(one.owned) for one in (first, second)) == [6, 6]
-        assert not [one.host.heard("lost") for one in (first, second) if one.host.heard("lost")]
+        assert sorted(len(entry.owned) for entry in (first, second)) == [6, 6]
+        assert not [
+            entry.host.heard("lost") for entry in (first, second) if entry.host.heard("lost")
+        ]
         if "sticky" in strategy:
             assert kept <= second.owned
         if strategy == COOPERATIVE:
@@ -287,8 +289,8 @@ async def test_a_group_can_be_left_and_joined_again(restless: BrokerProcess) -> 
 @pytest.mark.parametrize(
     ("client", "strategy"),
     [
-        *(("librdkafka", one) for one in STRATEGIES if one != "sticky"),
-        *(("kafka-python", one) for one in STRATEGIES),
+        *(("librdkafka", strategy) for strategy in STRATEGIES if strategy != "sticky"),
+        *(("kafka-python", strategy) for strategy in STRATEGIES),
         ("aiokafka", "sticky"),
     ],
 )

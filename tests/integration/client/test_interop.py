@@ -67,7 +67,7 @@ def placed_by_key(ours: HeadraceClient, topic: str, count: int) -> dict[bytes, i
     read = 0
     deadline = Deadline(SECONDS)
     with ours.consumer(auto_offset_reset="earliest") as consumer:
-        consumer.assign([headrace.TopicPartition(topic, one) for one in range(PARTITIONS)])
+        consumer.assign([headrace.TopicPartition(topic, index) for index in range(PARTITIONS)])
         while read < count:
             assert not deadline.has_passed, f"{read} of {count} keys were read in time"
             batch = consumer.poll_arrow(1_000, max_records=50_000)
@@ -132,7 +132,7 @@ def big_records(seed: str) -> list[ToSend]:
 
 
 def shape(records: list[Received] | list[ToSend]) -> list[tuple[object, ...]]:
-    return [(one.key, one.value, one.headers) for one in records]
+    return [(record.key, record.value, record.headers) for record in records]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -154,13 +154,13 @@ def table_of(records: list[ToSend]) -> pyarrow.Table:
     )
     rows: list[dict[str, Any]] = [
         {
-            "partition": one.partition,
-            "timestamp": one.timestamp_ms,
-            "key": one.key,
-            "value": one.value,
-            "headers": [{"key": name, "value": value} for name, value in one.headers],
+            "partition": record.partition,
+            "timestamp": record.timestamp_ms,
+            "key": record.key,
+            "value": record.value,
+            "headers": [{"key": name, "value": value} for name, value in record.headers],
         }
-        for one in records
+        for record in records
     ]
     schema = pyarrow.schema(
         [
@@ -210,7 +210,10 @@ def by_partition(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def plain(records: list[ToSend] | list[Received]) -> list[tuple[Any, ...]]:
-    return [(one.partition, one.key, one.value, one.headers, one.timestamp_ms) for one in records]
+    return [
+        (record.partition, record.key, record.value, record.headers, record.timestamp_ms)
+        for record in records
+    ]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -237,7 +240,7 @@ def test_records_that_they_send_are_columns_that_we_read(
     received: list[tuple[Any, ...]] = []
     deadline = Deadline(SECONDS)
     with ours.consumer(auto_offset_reset="earliest") as consumer:
-        consumer.assign([headrace.TopicPartition(topic, one) for one in range(2)])
+        consumer.assign([headrace.TopicPartition(topic, index) for index in range(2)])
         while len(received) < len(sent):
             assert not deadline.has_passed, f"{len(received)} of {len(sent)} arrived in time"
             received += records_of(consumer.poll_arrow(1_000))

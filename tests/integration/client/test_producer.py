@@ -281,7 +281,7 @@ def test_a_producer_that_nobody_holds_any_more_delivers_and_ends(address: str, t
     producer = headrace.Producer(bootstrap_servers=address, linger_ms=60_000, client_id="dropped")
     producer.partitions_for(topic)
     future = producer.send(topic, b"a")
-    [thread] = [one for one in threading.enumerate() if one.name == "headrace-dropped"]
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "headrace-dropped"]
     del producer
     gc.collect()
     assert future.result(scaled(10)).offset == 0
@@ -471,10 +471,10 @@ def test_tasks_send_and_await(address: str, topic: str) -> None:
         async with headrace.aio.Producer(bootstrap_servers=address) as producer:
             assert await producer.partitions_for(topic) == [0]
 
-            async def one(number: int) -> int:
+            async def send_first(number: int) -> int:
                 return (await (await producer.send(topic, b"%d" % number))).offset
 
-            offsets = await asyncio.gather(*(one(number) for number in range(500)))
+            offsets = await asyncio.gather(*(send_first(number) for number in range(500)))
             rows = pyarrow.record_batch({"value": ["x", "y"]})
             await (await producer.send_arrow(topic, rows))
             assert producer.metrics()["record-send-total"] == 502

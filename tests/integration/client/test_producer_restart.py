@@ -47,7 +47,7 @@ class Load(threading.Thread):
 
 
 def numbers_in(broker: BrokerProcess, partition: int) -> list[int]:
-    return [int((one.value or b"")[:8]) for one in read_all(broker.address, "t", partition)]
+    return [int((record.value or b"")[:8]) for record in read_all(broker.address, "t", partition)]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_every_record_is_written_once_and_in_order(
             finally:
                 load.end()
             producer.flush(60_000)
-        assert [one.exception() for one in load.futures if not one.succeeded()] == []
+        assert [future.exception() for future in load.futures if not future.succeeded()] == []
         for partition in range(PARTITIONS):
             numbers = range(partition, load.sent, PARTITIONS)
             found = numbers_in(broker, partition)
             assert found == list(numbers)
-            offsets = [one.result().offset for one in load.futures[partition::PARTITIONS]]
+            offsets = [future.result().offset for future in load.futures[partition::PARTITIONS]]
             assert offsets == list(range(len(numbers)))
 
 
@@ -121,11 +121,12 @@ def test_columns_survive_a_restart(tmp_path: Path) -> None:
                     broker.kill()
                     broker.start()
             assert (
-                sum(one.count for future in futures for one in future.result(scaled(60))) == 120_000
+                sum(entry.count for future in futures for entry in future.result(scaled(60)))
+                == 120_000
             )
         total = 0
         for partition in range(PARTITIONS):
-            found = [one.value for one in read_all(broker.address, "t", partition)]
+            found = [record.value for record in read_all(broker.address, "t", partition)]
             assert found == sorted(set(found))  # type: ignore[type-var]
             total += len(found)
         assert total == 120_000

@@ -76,7 +76,7 @@ def storage(tmp_path: Path) -> Iterator[SimpleNamespace]:
         # Written bytes are in a buffer of the file until now, and reading opens the file anew.
         if partition.active_segment is not None:
             partition.active_segment.log_file.flush()
-        before = [one for one in partition.segments if one.base_offset <= offset]
+        before = [segment for segment in partition.segments if segment.base_offset <= offset]
         return before[-1] if before and offset < partition.next_offset else None
 
     def close(segment: Any) -> None:
@@ -100,8 +100,8 @@ def storage(tmp_path: Path) -> Iterator[SimpleNamespace]:
 
 def messages(count: int) -> list[dict[str, Any]]:
     return [
-        {"timestamp": 1_700_000_000_000 + one, "key": b"%d" % (one % 7), "value": b"%d" % one}
-        for one in range(count)
+        {"timestamp": 1_700_000_000_000 + index, "key": b"%d" % (index % 7), "value": b"%d" % index}
+        for index in range(count)
     ]
 
 
@@ -113,8 +113,8 @@ def test_a_partition_gives_offsets_and_reads_from_any_of_them(
     assert partition.append(messages(10)) == list(range(10))
     assert partition.append(messages(3)) == [10, 11, 12]
     read = partition.read(4, max_messages=5)
-    assert [one["offset"] for one in read] == [4, 5, 6, 7, 8]
-    assert [one["value"] for one in read] == [b"4", b"5", b"6", b"7", b"8"]
+    assert [entry["offset"] for entry in read] == [4, 5, 6, 7, 8]
+    assert [entry["value"] for entry in read] == [b"4", b"5", b"6", b"7", b"8"]
     assert len(partition.read(0)) == 13
     assert partition.read(13) == []
 
@@ -182,7 +182,7 @@ def test_a_batch_is_replicated_when_enough_followers_acknowledged_it(
     manager = replication_manager(followers, min_isr=2)
     batch = [{"offset": 0}]
     assert asyncio.run(manager.replicate_as_leader("orders-0", batch)) is is_replicated
-    assert [one.received for one in followers] == [[("orders-0", batch)]] * len(answers)
+    assert [follower.received for follower in followers] == [[("orders-0", batch)]] * len(answers)
 
 
 def test_a_follower_appends_what_it_fetches_and_goes_on_behind_it() -> None:
@@ -243,7 +243,7 @@ class Coordinator:
         self, group_id: str, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, int]:
         found = await self.consumer.committed(*partitions)
-        return {tp: one.offset for tp, one in found.items() if one is not None}
+        return {tp: entry.offset for tp, entry in found.items() if entry is not None}
 
     async def commit_offsets(self, group_id: str, offsets: dict[TopicPartition, int]) -> None:
         await self.consumer.commit(offsets)
@@ -253,7 +253,7 @@ class Coordinator:
         await self.consumer.seek(partition, offset)
         records = await self.consumer.poll(500)
         await self.consumer.pause(partition)
-        return [{"offset": one.offset, "value": one.value} for one in records]
+        return [{"offset": record.offset, "value": record.value} for record in records]
 
 
 @asynccontextmanager
@@ -275,24 +275,26 @@ def test_the_sketched_consumer_reads_commits_and_goes_on() -> None:
             for number in range(60):
                 await producer.send(topic, f"{number}", partition=number % 3)
         async with sketched_consumer(address, "sketches", topic) as consumer:
-            assert consumer.assigned_partitions == [TopicPartition(topic, one) for one in range(3)]
+            assert consumer.assigned_partitions == [
+                TopicPartition(topic, index) for index in range(3)
+            ]
             assert consumer.offsets == {}
             read: list[dict[str, Any]] = []
             async with asyncio.timeout(scaled(SECONDS)):
                 while len(read) < 60:
                     read += await consumer.poll()
-            assert sorted(int(one["value"]) for one in read) == list(range(60))
-            assert consumer.offsets == {TopicPartition(topic, one): 20 for one in range(3)}
+            assert sorted(int(entry["value"]) for entry in read) == list(range(60))
+            assert consumer.offsets == {TopicPartition(topic, index): 20 for index in range(3)}
             await consumer.commit()
         async with headrace.aio.Producer(bootstrap_servers=address) as producer:
             await (await producer.send(topic, "new", partition=1))
         # Another one of the group begins where this one has committed.
         async with sketched_consumer(address, "sketches", topic) as consumer:
-            assert consumer.offsets == {TopicPartition(topic, one): 20 for one in range(3)}
+            assert consumer.offsets == {TopicPartition(topic, index): 20 for index in range(3)}
             async with asyncio.timeout(scaled(SECONDS)):
                 while not (read := await consumer.poll()):
                     pass
-            assert [one["value"] for one in read] == [b"new"]
+            assert [entry["value"] for entry in read] == [b"new"]
 
     with Broker() as broker:
         topic = broker.create_topic(partitions=3)

@@ -85,7 +85,7 @@ class Stage:
         records: list[ConsumerRecord] = []
         with headrace.Consumer(auto_offset_reset="earliest") as consumer:
             partitions = self.admin.describe_topic(topic).partitions
-            consumer.assign([TopicPartition(topic, one.index) for one in partitions])
+            consumer.assign([TopicPartition(topic, partition.index) for partition in partitions])
             deadline = Deadline(SECONDS)
             while len(records) < count:
                 assert not deadline.has_passed, f"{len(records)} of {count} arrived in time"
@@ -148,7 +148,7 @@ class Log(logging.Handler):
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        return [(one.levelname, one.getMessage()) for one in self.records]
+        return [(record.levelname, record.getMessage()) for record in self.records]
 
 
 # -- Topics and Partitions
@@ -173,7 +173,7 @@ def test_a_partition_computed_by_the_application_is_where_a_record_goes(
     assert set(sent) == set(range(5))
     assert sent[:200] == sent[200:]
     received = stage.read(topic, count=400)
-    assert {one.key.decode(): one.partition for one in received} == dict(
+    assert {record.key.decode(): record.partition for record in received} == dict(
         zip(keys, sent, strict=True)
     )
 
@@ -330,7 +330,7 @@ def send_through_faults(stage: Stage, producer: headrace.Producer) -> int:
     for _ in range(50):
         producer.send(stage.topic, f"{count}").result(scaled(SECONDS))
         stage.broker.slow(latency_ms=300)
-        futures = [producer.send(stage.topic, f"{count + 1 + one}") for one in range(200)]
+        futures = [producer.send(stage.topic, f"{count + 1 + index}") for index in range(200)]
         count += 201
         # They are at the broker soon; their answers are still on the slow way back.
         time.sleep(0.1)
@@ -352,7 +352,9 @@ def test_an_idempotent_producer_neither_duplicates_nor_reorders(stage: Stage, sn
     # Small batches, so that several are in flight.
     producer = stage.run(snippet, Producer=stage.producer(batch_size=500)).producer
     count = send_through_faults(stage, producer)
-    assert [text(one) for one in stage.read(count=count)] == [f"{one}" for one in range(count)]
+    assert [text(entry) for entry in stage.read(count=count)] == [
+        f"{index}" for index in range(count)
+    ]
 
 
 def test_idempotence_sets_what_the_seed_says_it_sets() -> None:
@@ -487,11 +489,11 @@ def test_callbacks_hear_of_success_and_of_failure(stage: Stage) -> None:
     stage.run(seeds.ASYNC_SEND, msg="x" * 5_000, **names)
     wait_until(lambda: len(log.records) == 2, "two callbacks")
     assert sorted(log.lines) == [("ERROR", "Failed to send"), ("INFO", "Sent to topic")]
-    [failed] = [one for one in log.records if one.levelname == "ERROR"]
+    [failed] = [record for record in log.records if record.levelname == "ERROR"]
     assert failed.exc_info is not None
     assert isinstance(failed.exc_info[1], headrace.KafkaError)
     assert failed.exc_info[1].code is headrace.ErrorCode.MESSAGE_TOO_LARGE
-    assert [text(one) for one in stage.read("topic", count=1)] == ["small"]
+    assert [text(entry) for entry in stage.read("topic", count=1)] == ["small"]
 
 
 def test_a_poll_returns_no_more_than_it_may(stage: Stage) -> None:
@@ -681,9 +683,9 @@ def test_messages_are_balanced_over_partitions_by_their_key(stage: Stage) -> Non
         stage.run(seeds.LOAD_BALANCING, producer=producer, user_id=f"{number % 100}", data="x")
     producer.flush()
     received = stage.read(topic, count=400)
-    counts = [sum(one.partition == partition for one in received) for partition in range(4)]
+    counts = [sum(tp.partition == partition for tp in received) for partition in range(4)]
     assert min(counts) > 50, counts
-    assert len({(one.key, one.partition) for one in received}) == 100
+    assert len({(record.key, record.partition) for record in received}) == 100
 
 
 # -- Delivery Semantics, of the fourth seed

@@ -141,7 +141,7 @@ def test_columns_have_what_rows_have(
         producer.begin_transaction()
         future = producer.send_arrow(tp.topic, rows)
         if number % 2:
-            assert sum(one.count for one in future.result()) == 100
+            assert sum(entry.count for entry in future.result()) == 100
             producer.abort_transaction()
         else:
             producer.commit_transaction()

@@ -93,7 +93,7 @@ class AiokafkaClient(Client):
 
     def cluster(self) -> tuple[str, list[int]]:
         described = self.run(self._admin.describe_cluster())
-        return described["cluster_id"], [one["node_id"] for one in described["brokers"]]
+        return described["cluster_id"], [broker["node_id"] for broker in described["brokers"]]
 
     def send(
         self,
@@ -139,7 +139,7 @@ class AiokafkaClient(Client):
     def reader(
         self, topic: str, starts: Mapping[int, int | str], *, wait_ms: int = 500
     ) -> Iterator[Reader]:
-        where = {aiokafka.TopicPartition(topic, one): start for one, start in starts.items()}
+        where = {aiokafka.TopicPartition(topic, entry): start for entry, start in starts.items()}
 
         async def start() -> Any:
             consumer = self._consumer(fetch_max_wait_ms=wait_ms, auto_offset_reset="none")
@@ -161,12 +161,14 @@ class AiokafkaClient(Client):
             self.run(consumer.stop())
 
     def offsets_at(self, topic: str, partitions: int, timestamp_ms: int) -> dict[int, int]:
-        wanted = {aiokafka.TopicPartition(topic, one): timestamp_ms for one in range(partitions)}
+        wanted = {
+            aiokafka.TopicPartition(topic, index): timestamp_ms for index in range(partitions)
+        }
 
         async def go() -> dict[int, int]:
             async with self._consumer() as consumer:
                 found = await consumer.offsets_for_times(wanted)
-            return {one.partition: -1 if at is None else at.offset for one, at in found.items()}
+            return {tp.partition: -1 if at is None else at.offset for tp, at in found.items()}
 
         offsets: dict[int, int] = self.run(go())
         return offsets
@@ -191,7 +193,7 @@ class _AiokafkaReader(Reader):
 
     def poll(self, seconds: float) -> list[Received]:
         found = self._client.run(self._consumer.getmany(timeout_ms=int(seconds * 1000)))
-        return [received(one) for messages in found.values() for one in messages]
+        return [received(message) for messages in found.values() for message in messages]
 
 
 async def _within(coroutine: Any) -> Any:

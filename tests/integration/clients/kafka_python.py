@@ -62,11 +62,14 @@ class KafkaPythonClient(Client):
         assert self._admin.alter_configs([resource])["topic"][topic] == "OK"
 
     def topics(self) -> dict[str, int]:
-        return {one["name"]: len(one["partitions"]) for one in self._admin.describe_topics()}
+        return {
+            describe_topic["name"]: len(describe_topic["partitions"])
+            for describe_topic in self._admin.describe_topics()
+        }
 
     def cluster(self) -> tuple[str, list[int]]:
         described = self._admin.describe_cluster()
-        return described["cluster_id"], [one["broker_id"] for one in described["brokers"]]
+        return described["cluster_id"], [broker["broker_id"] for broker in described["brokers"]]
 
     def _call(self, call: Any) -> Any:
         try:
@@ -118,7 +121,7 @@ class KafkaPythonClient(Client):
     ) -> Iterator[Reader]:
         consumer = self._consumer(fetch_max_wait_ms=wait_ms, auto_offset_reset="none")
         try:
-            where = {kafka.TopicPartition(topic, one): start for one, start in starts.items()}
+            where = {kafka.TopicPartition(topic, entry): start for entry, start in starts.items()}
             consumer.assign(list(where))
             for partition, start in where.items():
                 if start == EARLIEST:
@@ -134,9 +137,11 @@ class KafkaPythonClient(Client):
     def offsets_at(self, topic: str, partitions: int, timestamp_ms: int) -> dict[int, int]:
         consumer = self._consumer()
         try:
-            wanted = {kafka.TopicPartition(topic, one): timestamp_ms for one in range(partitions)}
+            wanted = {
+                kafka.TopicPartition(topic, index): timestamp_ms for index in range(partitions)
+            }
             found = consumer.offsets_for_times(wanted)
-            return {one.partition: -1 if at is None else at.offset for one, at in found.items()}
+            return {tp.partition: -1 if at is None else at.offset for tp, at in found.items()}
         finally:
             consumer.close()
 
@@ -159,7 +164,7 @@ class _KafkaPythonReader(Reader):
             found = self._consumer.poll(timeout_ms=int(seconds * 1000))
         except KafkaError as error:
             raise Refused(error.errno) from None
-        return [received(one) for messages in found.values() for one in messages]
+        return [received(message) for messages in found.values() for message in messages]
 
 
 def received(message: Any) -> Received:

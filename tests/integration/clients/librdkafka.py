@@ -176,7 +176,7 @@ class ConfluentClient(Client):
                 ],
                 timeout=SECONDS,
             )
-            return {one.partition: one.offset for one in found}
+            return {position.partition: position.offset for position in found}
         finally:
             consumer.close()
 

@@ -111,10 +111,10 @@ class HeadraceClient(Client):
             yield _HeadraceReader(self, consumer)
 
     def offsets_at(self, topic: str, partitions: int, timestamp_ms: int) -> dict[int, int]:
-        wanted = {TopicPartition(topic, one): timestamp_ms for one in range(partitions)}
+        wanted = {TopicPartition(topic, index): timestamp_ms for index in range(partitions)}
         with self.consumer() as consumer:
             found = consumer.offsets_for_times(wanted)
-        return {one.partition: -1 if at is None else at.offset for one, at in found.items()}
+        return {tp.partition: -1 if at is None else at.offset for tp, at in found.items()}
 
     def bounds(self, topic: str, partition: int = 0) -> tuple[int, int]:
         where = TopicPartition(topic, partition)
@@ -124,9 +124,9 @@ class HeadraceClient(Client):
 
 def seek_to(consumer: "headrace.Consumer", topic: str, starts: Mapping[int, int | str]) -> None:
     """Assign the partitions to a consumer, each from the place that was asked for."""
-    consumer.assign([TopicPartition(topic, one) for one in starts])
-    for one, start in starts.items():
-        where = TopicPartition(topic, one)
+    consumer.assign([TopicPartition(topic, start) for start in starts])
+    for entry, start in starts.items():
+        where = TopicPartition(topic, entry)
         if start == EARLIEST:
             consumer.seek_to_beginning(where)
         elif start == LATEST:
@@ -142,4 +142,4 @@ class _HeadraceReader(Reader):
 
     def poll(self, seconds: float) -> list[Received]:
         found = self._client._call(lambda: self._consumer.poll(timeout_ms=int(seconds * 1000)))
-        return [received(one) for one in found]
+        return [received(entry) for entry in found]

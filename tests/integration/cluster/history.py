@@ -70,7 +70,7 @@ class PartitionHistory:
     def _times_of_those_sent(self, after: float) -> list[float]:
         """When they were acknowledged, as far as they were."""
         later = range(bisect_left(self.sent_at, after), len(self.sent_at))
-        return [self.acknowledged_at[one] for one in later if one in self.acknowledged_at]
+        return [self.acknowledged_at[entry] for entry in later if entry in self.acknowledged_at]
 
 
 def compare(history: PartitionHistory, stored: Sequence[tuple[int, int]]) -> Findings:
@@ -103,7 +103,7 @@ def total(findings: Iterable[Findings]) -> Findings:
     """The findings of several partitions as one."""
     names = Findings.__dataclass_fields__
     everything: Mapping[str, list[int]] = {name: [] for name in names}
-    for one in findings:
+    for finding in findings:
         for name in names:
-            everything[name].append(getattr(one, name))
+            everything[name].append(getattr(finding, name))
     return Findings(**{name: sum(values) for name, values in everything.items()})

@@ -69,8 +69,8 @@ class HostCluster(Cluster):
         for node_id in self._hosts:
             for network in ("c", "k"):
                 _ip("link", "set", _card(node_id, network), "up")
-        for one in self.brokers:
-            one.is_reachable = True
+        for broker in self.brokers:
+            broker.is_reachable = True
 
     def _new_member(self, node_id: int) -> ClusterBroker:
         host = f"{_NAME}{node_id}"

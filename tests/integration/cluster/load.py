@@ -63,7 +63,7 @@ class Load:
         wanted = list(partitions)
 
         def resumed() -> list[float | None]:
-            return [self.histories[one].resumed_at(after) for one in wanted]
+            return [self.histories[entry].resumed_at(after) for entry in wanted]
 
         with self._lock:
             done = self._lock.wait_for(lambda: None not in resumed(), scaled(timeout_s))
@@ -76,7 +76,7 @@ class Load:
         found = []
         for partition, history in enumerate(self.histories):
             records = read_all(addresses[views[partition].leader], self.topic, partition)
-            stored = [(one.offset, number_of(one.value)) for one in records]
+            stored = [(record.offset, number_of(record.value)) for record in records]
             found.append(compare(history, stored))
         return total(found)
 

@@ -7,7 +7,7 @@ from random import Random
 from headrace.testing.cluster import ClusterBroker
 from headrace.testing.time_limits import scaled
 from tests.integration.cluster import trials
-from tests.integration.cluster.trials import Subject
+from tests.integration.cluster.trials import FaultedCluster
 
 START_S_MAX = 60.0
 
@@ -15,16 +15,16 @@ START_S_MAX = 60.0
 class Mixture:
     """Draws one fault after the other; after each the cluster is whole again."""
 
-    def __init__(self, one: Subject, rng: Random) -> None:
-        self._one = one
-        self._cluster = one.cluster
+    def __init__(self, faulted: FaultedCluster, rng: Random) -> None:
+        self._one = faulted
+        self._cluster = faulted.cluster
         self._rng = rng
         self.faults: dict[str, Callable[[], object]] = {
-            "leader killed": lambda: trials.kill_leader(one),
-            "leader paused": lambda: trials.pause_leader(one),
-            "leader cut off": lambda: trials.cut_leader(one),
-            "controller killed": lambda: trials.kill_controller(one),
-            "disk lost": lambda: trials.wipe_leader(one),
+            "leader killed": lambda: trials.kill_leader(faulted),
+            "leader paused": lambda: trials.pause_leader(faulted),
+            "leader cut off": lambda: trials.cut_leader(faulted),
+            "controller killed": lambda: trials.kill_controller(faulted),
+            "disk lost": lambda: trials.wipe_leader(faulted),
             "leader heard by nobody": lambda: self._deafen(outgoing=True),
             "leader hears nobody": lambda: self._deafen(outgoing=False),
             "leader cut off from one follower": self._cut_pair,
@@ -48,7 +48,7 @@ class Mixture:
 
     def _followers(self) -> list[ClusterBroker]:
         leader = self._one.leader()
-        return [one for one in self._cluster.brokers if one.node_id != leader]
+        return [broker for broker in self._cluster.brokers if broker.node_id != leader]
 
     def _some(self, count: int) -> list[ClusterBroker]:
         return self._rng.sample(list(self._cluster.brokers), count)
@@ -102,8 +102,8 @@ class Mixture:
 
     def _kill_two(self) -> None:
         two = self._some(2)
-        for one in two:
-            one.kill()
+        for entry in two:
+            entry.kill()
         self._wait(3.0)
         self._start(two)
 
@@ -115,7 +115,7 @@ class Mixture:
 
     def _start(self, brokers: list[ClusterBroker]) -> None:
         """All at once: neither may be ready without the other."""
-        for one in brokers:
-            one.launch()
-        for one in brokers:
-            one.wait_until_ready(scaled(START_S_MAX))
+        for broker in brokers:
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready(scaled(START_S_MAX))

@@ -5,7 +5,7 @@ import subprocess
 from collections import Counter
 
 from headrace.testing.time_limits import scaled
-from tests.integration.cluster.trials import Subject
+from tests.integration.cluster.trials import FaultedCluster
 from tests.support import headrace_command
 
 PARTITIONS = 8
@@ -13,24 +13,24 @@ DRAINED = 2
 _COMMAND_S_MAX = 120.0
 
 
-def expand_and_drain(one: Subject) -> tuple[Counter[int], Counter[int]]:
+def expand_and_drain(faulted: FaultedCluster) -> tuple[Counter[int], Counter[int]]:
     """From three brokers to four, then everything off one; replicas and leaders it ends with."""
-    added = one.cluster.add_broker()
-    plan = _headrace(one, "reassign", "generate", "--topic", one.topic)
+    added = faulted.cluster.add_broker()
+    plan = _headrace(faulted, "reassign", "generate", "--topic", faulted.topic)
     assert json.loads(plan)["partitions"], "nothing moves to a broker that is empty"
-    _headrace(one, "reassign", "execute", "-", "--wait", stdin=plan)
-    one.settle()
-    brokers = [broker.node_id for broker in one.cluster.brokers]
-    check_even(one, brokers)
+    _headrace(faulted, "reassign", "execute", "-", "--wait", stdin=plan)
+    faulted.settle()
+    brokers = [broker.node_id for broker in faulted.cluster.brokers]
+    check_even(faulted, brokers)
     assert added.node_id in brokers
-    _headrace(one, "brokers", "drain", str(DRAINED))
-    one.settle()
-    return check_even(one, [number for number in brokers if number != DRAINED])
+    _headrace(faulted, "brokers", "drain", str(DRAINED))
+    faulted.settle()
+    return check_even(faulted, [number for number in brokers if number != DRAINED])
 
 
-def check_even(one: Subject, brokers: list[int]) -> tuple[Counter[int], Counter[int]]:
+def check_even(faulted: FaultedCluster, brokers: list[int]) -> tuple[Counter[int], Counter[int]]:
     """Require that replicas and leaders are spread over these brokers, and no others, evenly."""
-    views = one.cluster.partitions_of(one.topic)
+    views = faulted.cluster.partitions_of(faulted.topic)
     replicas = Counter(number for view in views.values() for number in view.replicas)
     leaders = Counter(view.leader for view in views.values())
     for counts in (replicas, leaders):
@@ -39,8 +39,8 @@ def check_even(one: Subject, brokers: list[int]) -> tuple[Counter[int], Counter[
     return replicas, leaders
 
 
-def _headrace(one: Subject, *arguments: str, stdin: str = "") -> str:
-    command = [headrace_command(), *arguments, "-b", one.cluster.bootstrap_servers]
+def _headrace(faulted: FaultedCluster, *arguments: str, stdin: str = "") -> str:
+    command = [headrace_command(), *arguments, "-b", faulted.cluster.bootstrap_servers]
     done = subprocess.run(
         command,
         input=stdin,

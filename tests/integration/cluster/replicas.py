@@ -24,7 +24,8 @@ def wait_until_identical(cluster: Cluster, topic: str, partitions: int) -> int:
         replicas = cluster.partitions_of(topic)[partition].replicas
         while True:
             found = {
-                one: log_bytes(cluster.broker(one).data_dir, topic, partition) for one in replicas
+                replica: log_bytes(cluster.broker(replica).data_dir, topic, partition)
+                for replica in replicas
             }
             if len(set(found.values())) == 1:
                 break

@@ -54,11 +54,11 @@ def with_controller(directory: Path, test: Callable[[Wire], None]) -> None:
 
 def test_a_controller_answers_tools_without_a_broker(tmp_path: Path) -> None:
     def test(wire: Wire) -> None:
-        announced = {one.api_key for one in wire.ask(ApiVersionsRequest(), 0).api_keys}
+        announced = {api_key.api_key for api_key in wire.ask(ApiVersionsRequest(), 0).api_keys}
         assert {32, 44, 55, 60} <= announced
         cluster = wire.ask(DescribeClusterRequest(endpoint_type=CONTROLLERS))
         assert (cluster.error_code, cluster.controller_id) == (ErrorCode.NONE, 9)
-        assert [(one.broker_id, one.host) for one in cluster.brokers] == [(9, "127.0.0.1")]
+        assert [(broker.broker_id, broker.host) for broker in cluster.brokers] == [(9, "127.0.0.1")]
         wrong = wire.ask(DescribeClusterRequest(endpoint_type=BROKERS))
         assert wrong.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
         topic = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData()])
@@ -75,7 +75,7 @@ def test_a_controller_shows_the_settings_of_the_cluster(tmp_path: Path) -> None:
         )
         [result] = wire.ask(DescribeConfigsRequest(resources=[resource])).results
         assert result.error_code == ErrorCode.NONE, result.error_message
-        return {one.name: (one.value, one.config_source) for one in result.configs}
+        return {config.name: (config.value, config.config_source) for config in result.configs}
 
     def test(wire: Wire) -> None:
         change = alter.AlterConfigsResource(

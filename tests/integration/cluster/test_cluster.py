@@ -40,7 +40,7 @@ def receive(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
     )
     consumer.subscribe([topic])
     try:
-        return [one.value() for one in consumer.consume(count, timeout=scaled(30))]
+        return [record.value() for record in consumer.consume(count, timeout=scaled(30))]
     finally:
         consumer.close()
 
@@ -57,10 +57,14 @@ def test_topics_are_replicated_and_read_through_any_broker(cluster: Cluster) -> 
 
 
 def test_each_broker_has_its_own_process_address_and_data(cluster: Cluster) -> None:
-    assert len({one.pid for one in cluster.brokers}) == 3
+    assert len({broker.pid for broker in cluster.brokers}) == 3
     addresses = cluster.bootstrap_servers.split(",")
-    assert addresses == [one.bootstrap_servers for one in cluster.brokers]
-    assert [one.data_dir.name for one in cluster.brokers] == ["broker-1", "broker-2", "broker-3"]
+    assert addresses == [broker.bootstrap_servers for broker in cluster.brokers]
+    assert [broker.data_dir.name for broker in cluster.brokers] == [
+        "broker-1",
+        "broker-2",
+        "broker-3",
+    ]
     with pytest.raises(BrokerError, match=r"there is no broker 4; there are \[1, 2, 3\]"):
         cluster.broker(4)
     with pytest.raises(BrokerError, match="broker 1 is running; stop"):
@@ -72,7 +76,7 @@ def test_a_follower_that_is_cut_off_leaves_the_replicas_in_sync_and_comes_back(
 ) -> None:
     topic = cluster.create_topic(min_insync_replicas=3)
     leader = cluster.leader_of(topic)
-    follower = next(one.node_id for one in cluster.brokers if one.node_id != leader)
+    follower = next(broker.node_id for broker in cluster.brokers if broker.node_id != leader)
     cluster.isolate(follower)
     assert len(cluster.wait_for_isr(topic, 2)[0].isr) == 2
     assert send(cluster, topic, b"too few", timeout_s=0.5) == 1
@@ -107,7 +111,7 @@ def test_a_slow_broker_is_slow_for_clients(cluster: Cluster) -> None:
 def test_nothing_is_left_of_a_cluster() -> None:
     with Cluster(brokers=2) as cluster:
         root = cluster.brokers[0].data_dir.parent
-        ports = [one.port for one in cluster.brokers]
+        ports = [broker.port for broker in cluster.brokers]
         assert sorted(path.name for path in root.iterdir()) == ["broker-1", "broker-2"]
         topic = cluster.create_topic()
         assert sorted(cluster.partitions_of(topic)[0].replicas) == [1, 2]

@@ -57,7 +57,7 @@ def test_a_group_survives_its_coordinator() -> None:
         committed = consumer.committed(
             [TopicPartition("work", n) for n in range(3)], timeout=scaled(30)
         )
-        assert sum(one.offset for one in committed) == 2 * RECORDS
+        assert sum(entry.offset for entry in committed) == 2 * RECORDS
         consumer.close()
         # A newcomer finds nothing left to do: the commit was made by the second coordinator.
         late = new_consumer(cluster)

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.testing.cluster import Cluster
 from tests.integration.cluster import moves, trials
-from tests.integration.cluster.trials import Subject, subject
+from tests.integration.cluster.trials import FaultedCluster, subject
 
 # Records in a second: a third of those of `make soak`, so that other tests have the cores too.
 RATE = 200
@@ -20,47 +20,47 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def one(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Subject]:
-    with subject(cluster, request.node.name.replace("_", "-")[:60], rate=RATE) as one:
-        yield one
+def faulted(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[FaultedCluster]:
+    with subject(cluster, request.node.name.replace("_", "-")[:60], rate=RATE) as faulted:
+        yield faulted
 
 
-def test_the_leader_is_killed(one: Subject) -> None:
-    trials.kill_leader(one)
-    one.finish()
+def test_the_leader_is_killed(faulted: FaultedCluster) -> None:
+    trials.kill_leader(faulted)
+    faulted.finish()
 
 
-def test_the_leader_is_paused_past_its_session(one: Subject) -> None:
-    trials.pause_leader(one)
-    one.finish()
+def test_the_leader_is_paused_past_its_session(faulted: FaultedCluster) -> None:
+    trials.pause_leader(faulted)
+    faulted.finish()
 
 
-def test_the_leader_is_cut_off_and_accepts_nothing(one: Subject) -> None:
-    trials.cut_leader(one)
-    one.finish()
+def test_the_leader_is_cut_off_and_accepts_nothing(faulted: FaultedCluster) -> None:
+    trials.cut_leader(faulted)
+    faulted.finish()
 
 
-def test_the_controller_is_killed(one: Subject) -> None:
-    trials.kill_controller(one)
-    one.finish()
+def test_the_controller_is_killed(faulted: FaultedCluster) -> None:
+    trials.kill_controller(faulted)
+    faulted.finish()
 
 
-def test_all_are_killed_and_start_at_once(one: Subject) -> None:
-    trials.restart_all(one)
-    one.finish()
+def test_all_are_killed_and_start_at_once(faulted: FaultedCluster) -> None:
+    trials.restart_all(faulted)
+    faulted.finish()
 
 
-def test_a_disk_is_lost_and_rebuilt(one: Subject) -> None:
-    trials.wipe_leader(one)
-    one.finish()
+def test_a_disk_is_lost_and_rebuilt(faulted: FaultedCluster) -> None:
+    trials.wipe_leader(faulted)
+    faulted.finish()
 
 
-def test_brokers_restart_one_after_the_other(one: Subject) -> None:
-    trials.roll(one)
-    one.finish()
+def test_brokers_restart_one_after_the_other(faulted: FaultedCluster) -> None:
+    trials.roll(faulted)
+    faulted.finish()
 
 
 def test_a_cluster_grows_and_a_broker_is_drained(cluster: Cluster) -> None:
-    with subject(cluster, "moved", partitions=moves.PARTITIONS, rate=RATE) as one:
-        moves.expand_and_drain(one)
-        one.finish()
+    with subject(cluster, "moved", partitions=moves.PARTITIONS, rate=RATE) as faulted:
+        moves.expand_and_drain(faulted)
+        faulted.finish()

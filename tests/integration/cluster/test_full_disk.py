@@ -76,13 +76,13 @@ def consume(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
-        return [one.value() for one in consumer.consume(count, timeout=scaled(30))]
+        return [record.value() for record in consumer.consume(count, timeout=scaled(30))]
     finally:
         consumer.close()
 
 
 def full_lines(cluster: Cluster, node_id: int, text: str) -> list[str]:
-    return [one for one in cluster.broker(node_id).log.splitlines() if text in one]
+    return [line for line in cluster.broker(node_id).log.splitlines() if text in line]
 
 
 def test_others_lead_while_the_disk_of_a_leader_is_full(cluster: Cluster) -> None:
@@ -123,9 +123,9 @@ def test_a_broker_starts_on_a_full_disk_and_deletes_topics_there(cluster: Cluste
     values = [os.urandom(100_000) for _ in range(100)]
     assert produce(cluster, large, values, 60) == len(values)
     assert produce(cluster, small, [b"kept"], 30) == 1
-    ballasts = [fill(one.data_dir) for one in cluster.brokers]
-    for one in cluster.brokers:
-        one.kill()
+    ballasts = [fill(broker.data_dir) for broker in cluster.brokers]
+    for broker in cluster.brokers:
+        broker.kill()
     cluster.start()
     assert consume(cluster, small, 1) == [b"kept"], "what is there can be read"
     assert produce(cluster, small, [b"refused"], 1) == 0, "there is no room anywhere"
@@ -135,7 +135,7 @@ def test_a_broker_starts_on_a_full_disk_and_deletes_topics_there(cluster: Cluste
     wait_until(lambda: produce(cluster, small, [b"room again"], 2) == 1, 60, "no room for a record")
     text = " has room again: "
     wait_until(
-        lambda: all(full_lines(cluster, one.node_id, text) for one in cluster.brokers),
+        lambda: all(full_lines(cluster, broker.node_id, text) for broker in cluster.brokers),
         30,
         "not every broker says that it has room",
     )
@@ -169,16 +169,18 @@ def test_only_leaderships_of_a_full_directory_move(on_two_disks: Cluster) -> Non
     victim = cluster.broker(1)
     disk = second_disk(victim)
     there = {int(path.name.rpartition("-")[2]) for path in disk.glob(f"{topic}-*")}
-    led = {index for index, one in cluster.partitions_of(topic).items() if one.leader == 1}
+    led = {
+        index for index, partition in cluster.partitions_of(topic).items() if partition.leader == 1
+    }
     assert led & there, "it leads partitions in both directories"
     assert led - there
     ballast = fill(disk)
     wait_until(
-        lambda: all(cluster.partitions_of(topic)[one].leader != 1 for one in led & there),
+        lambda: all(cluster.partitions_of(topic)[entry].leader != 1 for entry in led & there),
         30,
         lambda: f"{cluster.partitions_of(topic)} with {there} in {disk}",
     )
-    assert all(cluster.partitions_of(topic)[one].leader == 1 for one in led - there)
+    assert all(cluster.partitions_of(topic)[entry].leader == 1 for entry in led - there)
     ballast.unlink()
     wait_until(
         lambda: full_lines(cluster, 1, " has room again: "), 30, lambda: f"full: {victim.log}"

@@ -28,7 +28,9 @@ def test_a_replica_that_stopped_is_shown_until_its_records_are_given_up() -> Non
         wait_until(lambda: not findings(cluster), 60, lambda: f"{findings(cluster)}")
         tp = TopicPartition(topic, 0)
         leader = cluster.leader_of(topic)
-        [follower] = [one for one in cluster.partitions_of(topic)[0].isr if one != leader]
+        [follower] = [
+            broker_id for broker_id in cluster.partitions_of(topic)[0].isr if broker_id != leader
+        ]
         [third] = {1, 2, 3} - {leader, follower}
         # Records that the leader alone has are committed, and then given up by an operator.
         cluster.broker(follower).stop()
@@ -38,7 +40,7 @@ def test_a_replica_that_stopped_is_shown_until_its_records_are_given_up() -> Non
         cluster.broker(leader).stop()
         cluster.broker(follower).start()
         found = findings(cluster)
-        assert {one["check"] for one in found} == {"broker", "offline-partition"}
+        assert {entry["check"] for entry in found} == {"broker", "offline-partition"}
         done = headrace(cluster, "brokers", "elect", "--topic", topic, "--unclean", "--yes")
         assert done.returncode == 0, done
         admin.alter_partition_reassignments({tp: [follower, third, leader]})
@@ -50,15 +52,15 @@ def test_a_replica_that_stopped_is_shown_until_its_records_are_given_up() -> Non
         # Its broker was away meanwhile, and knows nothing of that.
         cluster.broker(leader).start()
         wait_until(
-            lambda: any(one["check"] == "replica" for one in findings(cluster)),
+            lambda: any(finding["check"] == "replica" for finding in findings(cluster)),
             60,
             lambda: f"nobody tells: {findings(cluster)}",
         )
-        [stopped] = [one for one in findings(cluster) if one["check"] == "replica"]
+        [stopped] = [finding for finding in findings(cluster) if finding["check"] == "replica"]
         assert stopped["subject"] == f"{tp} on broker {leader}"
         assert stopped["detail"].startswith("the replica is stopped: records from offset 0 to 1")
         lines = headrace(cluster, "topics", "describe", topic).stdout.splitlines()
-        [line] = [one for one in lines if f"the replica on broker {leader} is stopped" in one]
+        [line] = [line for line in lines if f"the replica on broker {leader} is stopped" in line]
         # The advice in it is followed.
         advice = line.split("`")[1].split()
         assert advice[:4] == ["headrace", "log", "strays", "set-aside"]
@@ -67,7 +69,7 @@ def test_a_replica_that_stopped_is_shown_until_its_records_are_given_up() -> Non
         cluster.broker(leader).start()
         cluster.wait_for_isr(topic, 3)
         wait_until(
-            lambda: [one["check"] for one in findings(cluster)] == ["set-aside"],
+            lambda: [finding["check"] for finding in findings(cluster)] == ["set-aside"],
             60,
             lambda: f"{findings(cluster)}",
         )

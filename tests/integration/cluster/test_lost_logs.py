@@ -81,7 +81,7 @@ def check_all_is_there(cluster: Cluster, topic: str, values: list[bytes]) -> Non
     cluster.wait_for_isr(topic, 3, timeout_s=scaled(60))
     wait_until_identical(cluster, topic, 1)
     leader = cluster.broker(cluster.leader_of(topic))
-    assert [one.value for one in read_all(leader.bootstrap_servers, topic)] == values
+    assert [record.value for record in read_all(leader.bootstrap_servers, topic)] == values
 
 
 def damage_and_restart(
@@ -159,7 +159,7 @@ def test_a_lone_broker_keeps_the_records_of_a_log_without_its_id(
         broker.stop()
         damage(broker.data_dir / "orders-0")
         broker.start()
-        assert [one.value for one in read_all(broker.address, "orders")] == values
+        assert [record.value for record in read_all(broker.address, "orders")] == values
 
 
 def test_the_advice_about_a_lost_log_without_another_replica_can_be_followed(
@@ -171,12 +171,12 @@ def test_the_advice_about_a_lost_log_without_another_replica_can_be_followed(
         broker.stop()
         shutil.rmtree(broker.data_dir / "orders-0")
         broker.start()
-        [line] = [one for one in broker.log_text.splitlines() if "orders-0 is offline" in one]
+        [line] = [line for line in broker.log_text.splitlines() if "orders-0 is offline" in line]
         advice = re.findall(r"`headrace (log strays \S+ [^`]+)`", line)
         with Wire(broker.address) as wire:
             refused = produce(wire, "orders", one_record())
             assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        others = [one.value for one in read_all(broker.address, "orders", 1)]
+        others = [record.value for record in read_all(broker.address, "orders", 1)]
         assert set(others) <= set(values)
         broker.stop()
         for command in advice:
@@ -186,7 +186,7 @@ def test_the_advice_about_a_lost_log_without_another_replica_can_be_followed(
         assert read_all(broker.address, "orders", 0) == []
         with Wire(broker.address) as wire:
             assert produce(wire, "orders", one_record()).error_code == 0
-        assert [one.value for one in read_all(broker.address, "orders", 1)] == others
+        assert [record.value for record in read_all(broker.address, "orders", 1)] == others
 
 
 def test_the_advice_about_a_directory_in_the_way_of_a_new_log_can_be_followed(

@@ -93,10 +93,12 @@ def test_a_move_is_held_to_its_rate_taken_back_and_made_in_the_end(
     cli.run("reassign", "execute", "-", "--throttle", "100000", stdin=wanted)
     time.sleep(1)
     found = json.loads(cli.run("reassign", "verify", "--json", status=1).stdout)
-    assert [(one["adding"], one["removing"]) for one in found["partitions"]] == [([third], [first])]
+    assert [(partition["adding"], partition["removing"]) for partition in found["partitions"]] == [
+        ([third], [first])
+    ]
     # Three megabytes at a tenth of a megabyte a second.
-    sizes = [one.replicas for one in admin.describe_log_dirs([third])[third]]
-    assert sum(one.get(TopicPartition(topic, 0), 0) for one in sizes) < 2_000_000
+    sizes = [directory.replicas for directory in admin.describe_log_dirs([third])[third]]
+    assert sum(size.get(TopicPartition(topic, 0), 0) for size in sizes) < 2_000_000
     cli.run("reassign", "cancel", "-", stdin=wanted)
     assert set(replicas(admin, topic)) == {first, second}
     assert not throttled(admin, topic)
@@ -119,7 +121,7 @@ def test_replicas_move_to_other_brokers_and_directories_at_once(
     first, second = replicas(admin, topic)
     [third] = {1, 2, 3} - {first, second}
     before = homes(admin, tp)
-    members = {one.node_id: one for one in cluster.brokers}
+    members = {broker.node_id: broker for broker in cluster.brokers}
     # The leader's replica and a new one; each has the other directory asked for, or the second.
     targets = {
         node: next(path for path in reversed(log_dirs(members[node])) if path != before.get(node))
@@ -149,10 +151,10 @@ def test_replicas_move_to_other_brokers_and_directories_at_once(
 def homes(admin: Admin, tp: TopicPartition) -> dict[int, str]:
     """The directory of each replica, by broker."""
     return {
-        node: one.path
+        node: directory.path
         for node, directories in admin.describe_log_dirs([1, 2, 3]).items()
-        for one in directories
-        if tp in one.replicas
+        for directory in directories
+        if tp in directory.replicas
     }
 
 
@@ -160,13 +162,13 @@ def throttled(admin: Admin, topic: str) -> list[str]:
     """Settings of a throttle that are left."""
     entries: list[Mapping[str, ConfigEntry]] = [
         admin.describe_configs(topic=topic),
-        *(admin.describe_configs(broker=one) for one in (1, 2, 3)),
+        *(admin.describe_configs(broker=number) for number in (1, 2, 3)),
     ]
     return [
-        f"{name}={one.value}"
+        f"{name}={record.value}"
         for found in entries
-        for name, one in found.items()
-        if "throttled" in name and not one.is_default
+        for name, record in found.items()
+        if "throttled" in name and not record.is_default
     ]
 
 
@@ -189,7 +191,7 @@ def test_consumers_read_from_the_replica_in_their_rack(cluster: Cluster) -> None
     topic = cluster.create_topic()
     fill(cluster, topic, 20)
     leader = cluster.leader_of(topic)
-    follower = next(one.node_id for one in cluster.brokers if one.node_id != leader)
+    follower = next(broker.node_id for broker in cluster.brokers if broker.node_id != leader)
     told = fetch(cluster.broker(leader), topic, RACK.format(follower))
     assert (told.preferred_read_replica, bytes(told.records or b"")) == (follower, b"")
     at_home = fetch(cluster.broker(leader), topic, RACK.format(leader))
@@ -244,20 +246,20 @@ def fetch(broker: ClusterBroker, topic: str, rack: str) -> PartitionData:
 def test_a_voter_leaves_and_comes_back(cluster: Cluster, cli: Cli, admin: Admin) -> None:
     topic = cluster.create_topic()
     leader = admin.describe_quorum().leader_id
-    voter = next(one for one in (1, 2, 3) if one != leader)
+    voter = next(number for number in (1, 2, 3) if number != leader)
     cli.run("quorum", "remove", str(voter), "--yes")
-    roles = {one["id"]: one["role"] for one in cli.json("quorum", "describe")["nodes"]}
+    roles = {node["id"]: node["role"] for node in cli.json("quorum", "describe")["nodes"]}
     assert roles.pop(voter, "observer") == "observer"
     # Who of them leads may change on a busy machine.
     assert sorted(roles.values()) == ["leader", "voter"]
     fill(cluster, topic, 1)
 
     def observed() -> bool | None:
-        return voter in [one.node_id for one in admin.describe_quorum().observers] or None
+        return voter in [observer.node_id for observer in admin.describe_quorum().observers] or None
 
     cluster.wait_until(observed, 10, "the node that left, as an observer")
     cli.run("quorum", "add", str(voter))
-    voters = [one.node_id for one in admin.describe_quorum().voters]
+    voters = [voter.node_id for voter in admin.describe_quorum().voters]
     assert voters == [1, 2, 3]
     assert admin.create_topic("after-the-voters-changed").partitions == 1
 
@@ -266,7 +268,7 @@ def test_brokers_are_listed_with_their_racks_and_leaders_elected(
     cluster: Cluster, cli: Cli, admin: Admin
 ) -> None:
     topic = cluster.create_topic(partitions=3)
-    assert [one["rack"] for one in cli.json("brokers", "list")["brokers"]] == [
+    assert [broker["rack"] for broker in cli.json("brokers", "list")["brokers"]] == [
         "rack-1",
         "rack-2",
         "rack-3",
@@ -295,7 +297,7 @@ def test_every_broker_sets_the_levels_of_its_own_loggers(cluster: Cluster, admin
             ]
             answer = wire.ask(IncrementalAlterConfigsRequest(resources=resources), 1)
         # Its own, and what the controller keeps, whether that is this broker or another.
-        codes = [one.error_code for one in answer.responses]
+        codes = [response.error_code for response in answer.responses]
         assert sorted(codes[:3]) == [0, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
         assert codes[3] == 0
     for broker in (1, 2, 3):
@@ -395,8 +397,8 @@ def test_a_move_outlives_the_death_of_those_who_take_part(
         cluster.wait_for_controller(other_than=[victim])
         cluster.broker(victim).start()
     names = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-    for one in (1, 2, 3):
-        admin.alter_configs(dict.fromkeys(names), broker=one)
+    for number in (1, 2, 3):
+        admin.alter_configs(dict.fromkeys(names), broker=number)
     cluster.wait_until(lambda: not admin.list_partition_reassignments() or None, 20, "the move")
     assert replicas(admin, topic) == (third, second)
     assert cli.json("reassign", "verify", "-", stdin=plan(topic, [third, second]))["done"]

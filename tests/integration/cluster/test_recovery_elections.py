@@ -24,7 +24,7 @@ def read_all(cluster: Cluster, topic: str, count: int) -> list[int]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
         found = consumer.consume(count, timeout=scaled(30))
-        return [int(one.value() or b"-1") for one in found]
+        return [int(record.value() or b"-1") for record in found]
     finally:
         consumer.close()
 

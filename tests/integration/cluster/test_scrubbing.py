@@ -33,7 +33,7 @@ def consume(bootstrap_servers: str, topic: str, count: int, offset: int = 0) -> 
     )
     consumer.assign([TopicPartition(topic, 0, offset)])
     try:
-        return [one.value() for one in consumer.consume(count, timeout=scaled(30))]
+        return [record.value() for record in consumer.consume(count, timeout=scaled(30))]
     finally:
         consumer.close()
 
@@ -77,7 +77,7 @@ def test_a_lone_replica_serves_what_is_intact_and_says_what_is_not(tmp_path: Pat
         wait_until(
             lambda: f"{path} is damaged" in broker.log, 30, lambda: f"not found: {broker.log}"
         )
-        [line] = [one for one in broker.log.splitlines() if "is damaged" in one]
+        [line] = [line for line in broker.log.splitlines() if "is damaged" in line]
         assert "No other replica is in sync" in line
         assert f"headrace log repair {tmp_path}/{topic}-0" in line
         assert consume(broker.bootstrap_servers, topic, 5, offset=20) == VALUES[20:]

@@ -37,7 +37,7 @@ class Trial:
     """From the fault until every partition that the victim led acknowledged a later record."""
 
 
-class Subject:
+class FaultedCluster:
     """A cluster with a topic under load."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Subject:
     def check(self) -> Findings:
         """Compare all that was promised with what is there. The load must have been stopped."""
         views = self.cluster.wait_for_isr(self.topic)
-        addresses = {one.node_id: str(one.listens_on) for one in self.cluster.brokers}
+        addresses = {broker.node_id: str(broker.listens_on) for broker in self.cluster.brokers}
         return self.load.findings(addresses, views)
 
     def finish(self) -> Findings:
@@ -82,72 +82,72 @@ class Subject:
         assert findings.problems == {}, (findings, self.load.errors)
         assert self.load.errors == []
         assert wait_until_identical(self.cluster, self.topic, self.partitions) > 0
-        for one in self.cluster.brokers:
-            assert "Traceback (most recent call last)" not in one.log, one.log
+        for broker in self.cluster.brokers:
+            assert "Traceback (most recent call last)" not in broker.log, broker.log
         return findings
 
 
 @contextmanager
 def subject(
     cluster: Cluster, topic: str, *, partitions: int = PARTITIONS, rate: int = RATE
-) -> Iterator[Subject]:
+) -> Iterator[FaultedCluster]:
     """A subject whose load ends with the block, whatever happens in it."""
-    one = Subject(cluster, topic, partitions=partitions, rate=rate)
+    faulted = FaultedCluster(cluster, topic, partitions=partitions, rate=rate)
     try:
-        yield one
+        yield faulted
     finally:
-        one.load.stop()
+        faulted.load.stop()
 
 
-def kill_leader(one: Subject) -> Trial:
+def kill_leader(faulted: FaultedCluster) -> Trial:
     """kill -9, and back again."""
-    victim = one.cluster.broker(one.leader())
-    trial = one.strike(victim.node_id, victim.kill)
+    victim = faulted.cluster.broker(faulted.leader())
+    trial = faulted.strike(victim.node_id, victim.kill)
     victim.start()
-    one.settle()
+    faulted.settle()
     return trial
 
 
-def pause_leader(one: Subject) -> Trial:
+def pause_leader(faulted: FaultedCluster) -> Trial:
     """SIGSTOP for longer than its session, and what waits for it in its sockets is refused."""
-    victim = one.cluster.broker(one.leader())
-    [partition, *_] = one.led_by(victim.node_id)
+    victim = faulted.cluster.broker(faulted.leader())
+    [partition, *_] = faulted.led_by(victim.node_id)
     with Wire(str(victim.listens_on)) as wire:
         begun = time.monotonic()
-        trial = one.strike(victim.node_id, victim.pause)
+        trial = faulted.strike(victim.node_id, victim.pause)
         try:
             time.sleep(max(begun + SESSION_S + 0.5 - time.monotonic(), 0))
             wire.send(
-                produce_request(one.topic, batch(INTRUDER), partition=partition, acks=1),
+                produce_request(faulted.topic, batch(INTRUDER), partition=partition, acks=1),
                 PRODUCE_BY_NAME,
             )
         finally:
             victim.resume()
         refuse(produced(wire.receive()).error_code)
-    one.settle()
+    faulted.settle()
     return trial
 
 
-def cut_leader(one: Subject, *, clients: bool = False) -> Trial:
+def cut_leader(faulted: FaultedCluster, *, clients: bool = False) -> Trial:
     """Cut from the other brokers; those clients who still reach it find that it accepts nothing."""
-    victim = one.leader()
-    [partition, *_] = one.led_by(victim)
+    victim = faulted.leader()
+    [partition, *_] = faulted.led_by(victim)
     try:
-        trial = one.strike(victim, lambda: one.cluster.isolate(victim, clients=clients))
+        trial = faulted.strike(victim, lambda: faulted.cluster.isolate(victim, clients=clients))
         if not clients:
-            probe(one, victim, partition)
+            probe(faulted, victim, partition)
     finally:
-        one.cluster.heal()
-    one.settle()
+        faulted.cluster.heal()
+    faulted.settle()
     return trial
 
 
-def probe(one: Subject, node_id: int, partition: int) -> None:
+def probe(faulted: FaultedCluster, node_id: int, partition: int) -> None:
     """Require that a broker which thinks it leads accepts nothing, with any acks."""
     for acks in (1, -1):
         # It closes the connection of whoever it has refused.
-        with Wire(str(one.cluster.broker(node_id).listens_on)) as wire:
-            answer = produce(wire, one.topic, batch(INTRUDER), partition=partition, acks=acks)
+        with Wire(str(faulted.cluster.broker(node_id).listens_on)) as wire:
+            answer = produce(wire, faulted.topic, batch(INTRUDER), partition=partition, acks=acks)
             refuse(answer.error_code)
 
 
@@ -155,43 +155,43 @@ def refuse(code: int) -> None:
     assert code in REFUSALS, f"a leader that is none answered {code}"
 
 
-def kill_controller(one: Subject) -> Trial:
+def kill_controller(faulted: FaultedCluster) -> Trial:
     """The active controller, which may lead partitions too."""
-    victim = one.cluster.broker(one.cluster.controller_id)
-    trial = one.strike(victim.node_id, victim.kill)
-    one.cluster.wait_for_controller(other_than=[victim.node_id])
+    victim = faulted.cluster.broker(faulted.cluster.controller_id)
+    trial = faulted.strike(victim.node_id, victim.kill)
+    faulted.cluster.wait_for_controller(other_than=[victim.node_id])
     victim.start()
-    one.settle()
+    faulted.settle()
     return trial
 
 
-def restart_all(one: Subject) -> Trial:
+def restart_all(faulted: FaultedCluster) -> Trial:
     """All at once, by kill -9."""
 
     def fault() -> None:
-        for broker in one.cluster.brokers:
+        for broker in faulted.cluster.brokers:
             broker.kill()
-        one.cluster.start()
+        faulted.cluster.start()
 
-    trial = one.strike(one.leader(), fault)
-    one.settle()
+    trial = faulted.strike(faulted.leader(), fault)
+    faulted.settle()
     return trial
 
 
-def wipe_leader(one: Subject) -> Trial:
+def wipe_leader(faulted: FaultedCluster) -> Trial:
     """A crash that takes the disk with it: everything is copied from the others."""
-    victim = one.cluster.broker(one.leader())
-    trial = one.strike(victim.node_id, victim.kill)
+    victim = faulted.cluster.broker(faulted.leader())
+    trial = faulted.strike(victim.node_id, victim.kill)
     victim.wipe()
     victim.start()
-    one.settle()
+    faulted.settle()
     return trial
 
 
-def roll(one: Subject) -> float:
+def roll(faulted: FaultedCluster) -> float:
     """Restart one after the other; the longest time that writes to a partition stood still."""
     begun = time.monotonic()
-    for broker in one.cluster.brokers:
+    for broker in faulted.cluster.brokers:
         broker.restart()
-        one.settle()
-    return max(history.longest_gap_s(begun) for history in one.load.histories)
+        faulted.settle()
+    return max(history.longest_gap_s(begun) for history in faulted.load.histories)

@@ -85,7 +85,7 @@ class Member:
 
     def said(self, kind: str) -> Report | None:
         """The last report of a kind."""
-        return next((one for one in reversed(self.reports) if one.kind == kind), None)
+        return next((report for report in reversed(self.reports) if report.kind == kind), None)
 
     def pause(self) -> None:
         """Stop polling, and return once it has stopped."""
@@ -254,7 +254,7 @@ class Group:
             assert member.is_running, f"{member.name} has ended: {member.reports[-1:]}"
             for partition in member.owned:
                 owners.setdefault(partition, []).append(member.name)
-        wrong = {one: names for one, names in owners.items() if len(names) != 1}
+        wrong = {owner: names for owner, names in owners.items() if len(names) != 1}
         if wrong:
             return f"{self.name}: {wrong} do not have one owner"
         described = describe(self.address, self.name)
@@ -308,7 +308,7 @@ def read_assignment(data: bytes) -> frozenset[Partition]:
     assignment, _ = decode(schema, data, 2, RESPONSE_ELEMENTS_MAX)
     assert isinstance(assignment, ConsumerProtocolAssignment)
     return frozenset(
-        (one.topic, partition)
-        for one in assignment.assigned_partitions
-        for partition in one.partitions
+        (assigned_partition.topic, partition)
+        for assigned_partition in assignment.assigned_partitions
+        for partition in assigned_partition.partitions
     )

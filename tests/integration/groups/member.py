@@ -63,7 +63,7 @@ class Reports:
                 line = line[os.write(1, line) :]
 
     def partitions(self, kind: str, partitions: Any) -> None:
-        self.say(kind, [[one.topic, one.partition] for one in partitions])
+        self.say(kind, [[partition.topic, partition.partition] for partition in partitions])
 
 
 class Commands:
@@ -168,9 +168,9 @@ class Librdkafka(Consumer):
         except self._module.KafkaException as error:
             name = error.args[0].name()
             raise (Fatal if name in FENCED else NotCommitted)(name) from error
-        for one in done:
-            if one.error is not None:
-                raise NotCommitted(one.error.name())
+        for entry in done:
+            if entry.error is not None:
+                raise NotCommitted(entry.error.name())
 
     def close(self) -> None:
         self._consumer.close()
@@ -229,8 +229,8 @@ class KafkaPython(Consumer):
         except self._module.errors.KafkaConnectionError:
             return {}  # The broker is away; it leaves it to its user to try again.
         return {
-            (one.topic, one.partition): [message.offset for message in messages]
-            for one, messages in found.items()
+            (tp.topic, tp.partition): [message.offset for message in messages]
+            for tp, messages in found.items()
         }
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> None:
@@ -308,8 +308,8 @@ class Aiokafka(Consumer):
             self._consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000), max_records=POLL_RECORDS)
         )
         return {
-            (one.topic, one.partition): [message.offset for message in messages]
-            for one, messages in found.items()
+            (tp.topic, tp.partition): [message.offset for message in messages]
+            for tp, messages in found.items()
         }
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> None:

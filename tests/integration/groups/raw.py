@@ -133,7 +133,7 @@ class RawMember:
         ]
         response = self.wire.ask(LeaveGroupRequest(group_id=self.group, members=members))
         assert response.error_code == ErrorCode.NONE
-        return [one.error_code for one in response.members]
+        return [member.error_code for member in response.members]
 
     def ask_commit(
         self, offsets: Mapping[tuple[str, int], int], metadata: str = "", **changes: Any
@@ -229,9 +229,9 @@ def commit_request(
 
 def commit_codes(response: Any) -> dict[tuple[str, int], int]:
     return {
-        (topic.name, one.partition_index): one.error_code
+        (topic.name, partition.partition_index): partition.error_code
         for topic in response.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -265,11 +265,11 @@ def fetched(response: Any, version: int = FETCH_BY_NAME) -> dict[tuple[str, int]
         [answer] = response.groups
     assert answer.error_code == ErrorCode.NONE, answer
     found = {
-        (topic.name, one.partition_index): one
+        (topic.name, partition.partition_index): partition
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
-    assert all(one.error_code == ErrorCode.NONE for one in found.values())
+    assert all(value.error_code == ErrorCode.NONE for value in found.values())
     return found
 
 
@@ -280,8 +280,8 @@ def committed(
     with Wire(address) as wire:
         answer = wire.ask(fetch_request(group, topics), FETCH_BY_NAME)
     return {
-        where: (one.committed_offset, one.metadata, one.committed_leader_epoch)
-        for where, one in fetched(answer).items()
+        where: (entry.committed_offset, entry.metadata, entry.committed_leader_epoch)
+        for where, entry in fetched(answer).items()
     }
 
 

@@ -141,7 +141,7 @@ def test_a_member_of_one_group_means_nothing_to_another(live: LiveGroup) -> None
     """Whoever wants to remove others has to know their ids, and the group they are in."""
     with RawMember(live.address, f"{live.name}-other") as other:
         settle([other])
-        victims = [MemberIdentity(member_id=one.member_id) for one in live.members]
+        victims = [MemberIdentity(member_id=member.member_id) for member in live.members]
         assert other.ask_leave(*victims) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
         assert other.ask_heartbeat(group_id=live.name) == ErrorCode.UNKNOWN_MEMBER_ID
         assert other.ask_leave() == [ErrorCode.NONE]
@@ -243,9 +243,13 @@ def test_commits_and_fetches_by_an_unknown_topic_id_are_refused(live: LiveGroup)
             OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=[topic])]), 10
         ).groups
     assert refused.topic_id == b"\7" * 16
-    assert [one.error_code for one in refused.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert [partition.error_code for partition in refused.partitions] == [
+        ErrorCode.UNKNOWN_TOPIC_ID
+    ]
     [answered] = group.topics
-    assert [one.error_code for one in answered.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert [partition.error_code for partition in answered.partitions] == [
+        ErrorCode.UNKNOWN_TOPIC_ID
+    ]
 
 
 def test_a_group_needs_a_name(live: LiveGroup) -> None:
@@ -338,7 +342,7 @@ def test_two_connections_that_use_one_member_id_are_one_member(live: LiveGroup) 
         assert first.receive_join().error_code == ErrorCode.REBALANCE_IN_PROGRESS
         third.send_join()
         joined = [second.receive_join(), third.receive_join()]
-        assert [one.error_code for one in joined] == [ErrorCode.NONE] * 2
+        assert [result.error_code for result in joined] == [ErrorCode.NONE] * 2
         assert len(describe(live.address, first.group).members) == 2
         first.generation = second.generation
         assert first.ask_leave() == [ErrorCode.NONE]
@@ -405,7 +409,7 @@ def test_a_commit_larger_than_a_segment_is_taken_and_the_coordinator_lives_on(
     )
     with Wire(live.address) as wire:
         [topic] = wire.ask(request, 9).topics
-    assert {one.error_code for one in topic.partitions} == {ErrorCode.NONE}
+    assert {partition.error_code for partition in topic.partitions} == {ErrorCode.NONE}
     assert committed(live.address, name) == {("here", 0): (4_999, "m" * 4096, -1)}
 
 
@@ -416,7 +420,7 @@ def test_offsets_of_groups_that_nobody_knows_are_minus_one(live: LiveGroup) -> N
                 break
             request = fetch_request("nobody's", {"here": [0, 77], "nowhere": [0]}, version)
             found = fetched(wire.ask(request, version), version)
-            assert {where: one.committed_offset for where, one in found.items()} == {
+            assert {where: entry.committed_offset for where, entry in found.items()} == {
                 ("here", 0): -1,
                 ("here", 77): -1,
                 ("nowhere", 0): -1,
@@ -432,7 +436,7 @@ def test_groups_that_live_or_never_were_cannot_be_deleted(live: LiveGroup) -> No
     names = [live.name, "nobody's", "", live.name]
     with Wire(live.address) as wire:
         results = wire.ask(DeleteGroupsRequest(groups_names=names)).results
-    assert {one.group_id: one.error_code for one in results} == {
+    assert {result.group_id: result.error_code for result in results} == {
         live.name: ErrorCode.NON_EMPTY_GROUP,
         "nobody's": ErrorCode.GROUP_ID_NOT_FOUND,
         "": ErrorCode.GROUP_ID_NOT_FOUND,

@@ -58,8 +58,8 @@ def consumer(shared_broker: BrokerProcess) -> Iterator[Callable[..., Any]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for entry in made:
+        entry.close()
 
 
 def next_offsets(consumer: Any, count: int) -> list[int]:
@@ -187,7 +187,7 @@ def test_a_member_joins_works_and_leaves_in_every_version(
             joined = member.ask_join(version)
         assert joined.error_code == ErrorCode.NONE
         assert (joined.leader, joined.protocol_name) == (member.member_id, "range")
-        assert [one.member_id for one in joined.members] == [member.member_id]
+        assert [member.member_id for member in joined.members] == [member.member_id]
         assert member.ask_sync({member.member_id: b"work"}).assignment == b"work"
         assert member.ask_heartbeat() == ErrorCode.NONE
         assert member.ask_commit({(filled, 0): 1}) == {(filled, 0): ErrorCode.NONE}

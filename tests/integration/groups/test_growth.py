@@ -49,9 +49,9 @@ def test_partitions_that_are_added_are_shared_out(group_broker: BrokerProcess) -
     with closing(groups):
         for group in groups:
             group.start(2)
-        read_on(groups, address, [("grows", one) for one in range(2)])
+        read_on(groups, address, [("grows", index) for index in range(2)])
         add_partitions(address, "grows", 5)
-        read_on(groups, address, [("grows", one) for one in range(5)])
+        read_on(groups, address, [("grows", index) for index in range(5)])
         for group in groups:
             group.close(list(group.members))
             check_history(group)
@@ -68,10 +68,10 @@ def test_a_group_that_reads_by_pattern_takes_up_a_new_topic(group_broker: Broker
     with closing(groups):
         for group in groups:
             group.start(2)
-        partitions: list[Partition] = [("fruit-apples", one) for one in range(2)]
+        partitions: list[Partition] = [("fruit-apples", index) for index in range(2)]
         read_on(groups, address, partitions)
         create_topic(address, "fruit-pears", 3)
-        read_on(groups, address, partitions + [("fruit-pears", one) for one in range(3)])
+        read_on(groups, address, partitions + [("fruit-pears", index) for index in range(3)])
         for group in groups:
             group.close(list(group.members))
             assert {topic for topic, _, _ in group.received} == {"fruit-apples", "fruit-pears"}

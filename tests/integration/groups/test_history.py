@@ -13,9 +13,9 @@ APPLES = [["apples", 0]]
 
 def member(*reports: tuple[str, float, Any], killed_at: float | None = None) -> Any:
     said = [Report(*report) for report in reports]
-    one = SimpleNamespace(name="member", reports=said, killed_at=killed_at)
-    one.said = lambda kind: Member.said(cast("Member", one), kind)
-    return one
+    made = SimpleNamespace(name="member", reports=said, killed_at=killed_at)
+    made.said = lambda kind: Member.said(cast("Member", made), kind)
+    return made
 
 
 def group(*members: Any) -> Group:
@@ -73,6 +73,8 @@ def test_a_committed_record_that_is_read_again_is_found() -> None:
 
 
 def test_a_step_back_without_a_new_assignment_is_found() -> None:
-    one = member(("assigned", 1, APPLES), ("records", 2, records(0, 1)), ("records", 3, records(1)))
+    made = member(
+        ("assigned", 1, APPLES), ("records", 2, records(0, 1)), ("records", 3, records(1))
+    )
     with pytest.raises(AssertionError, match="again"):
-        check_history(group(one))
+        check_history(group(made))

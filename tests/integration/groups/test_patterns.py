@@ -10,7 +10,7 @@ from tests.integration.groups.consumers import Group, Partition, closing, wait_f
 from tests.integration.wire import create_topic
 from tests.support import BrokerProcess
 
-PARTITIONS: list[Partition] = [("orders", one) for one in range(6)]
+PARTITIONS: list[Partition] = [("orders", index) for index in range(6)]
 RECORDS = 600
 
 

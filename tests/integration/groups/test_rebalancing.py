@@ -28,7 +28,9 @@ STRATEGIES = {
     "aiokafka": ["range", "roundrobin", "sticky"],
 }
 # Two topics, each with a number of partitions that does not divide evenly.
-PARTITIONS: list[Partition] = [(topic, one) for topic in ("apples", "pears") for one in range(5)]
+PARTITIONS: list[Partition] = [
+    (topic, index) for topic in ("apples", "pears") for index in range(5)
+]
 
 
 TOPICS = ["apples", "pears"]

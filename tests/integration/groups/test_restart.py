@@ -56,13 +56,13 @@ def offsets_of(groups: list[str], wire: Wire) -> dict[str, Offsets] | str:
             return f"{group.group_id} is being loaded"
         assert group.error_code == ErrorCode.NONE
         found[group.group_id] = {
-            (topic.name, one.partition_index): (
-                one.committed_offset,
-                one.metadata,
-                one.committed_leader_epoch,
+            (topic.name, partition.partition_index): (
+                partition.committed_offset,
+                partition.metadata,
+                partition.committed_leader_epoch,
             )
             for topic in group.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         }
     return found
 
@@ -142,7 +142,7 @@ def test_members_of_a_group_go_on_after_a_restart_as_if_nothing_had_been(
     create_topic(broker.address, "here")
     wait_for_coordinator(broker.address, "workers")
     with ExitStack() as stack:
-        members = [RawMember(broker.address, "workers", instance=one) for one in (None, "two")]
+        members = [RawMember(broker.address, "workers", instance=name) for name in (None, "two")]
         settle([stack.enter_context(member) for member in members])
         before = describe(broker.address, "workers")
         end(broker)
@@ -165,7 +165,7 @@ def test_consumers_carry_on_after_a_restart_in_the_middle_of_a_rebalance(
     """A member that does not join again keeps the rebalance under way until the broker is gone."""
     broker = start_broker(**{"group.min.session.timeout.ms": "1000"})
     create_topic(broker.address, "here", 4)
-    partitions: list[Partition] = [("here", one) for one in range(4)]
+    partitions: list[Partition] = [("here", index) for index in range(4)]
     groups = [
         Group(broker.address, f"group-of-{client}", client, topics=["here"])
         for client in ("headrace", "librdkafka", "kafka-python", "aiokafka")

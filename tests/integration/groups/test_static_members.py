@@ -23,7 +23,7 @@ from tests.integration.groups.stream import Stream
 from tests.integration.wire import Wire, create_topic
 from tests.support import BrokerProcess
 
-PARTITIONS: list[Partition] = [("here", one) for one in range(4)]
+PARTITIONS: list[Partition] = [("here", index) for index in range(4)]
 SESSION_MS = 4000
 
 _numbers = count(1)
@@ -110,7 +110,9 @@ def test_a_second_consumer_with_the_same_instance_id_fences_the_first(pair: Pair
     group = pair.group
     owned, changes = pair.left.owned, changes_of(pair.right)
     described = describe(group.address, group.name)
-    [old_id] = [one.member_id for one in described.members if one.group_instance_id == "left"]
+    [old_id] = [
+        member.member_id for member in described.members if member.group_instance_id == "left"
+    ]
     [usurper] = group.start(instance="left")
     group.members.remove(pair.left)
     wait_for(lambda: None if pair.left.said("failed") else "the first is not fenced")

@@ -235,9 +235,9 @@ class Chaos:
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
 
         def found() -> int | None:
-            for one in self.cluster.brokers:
-                if one.answers:
-                    with Wire(str(one.listens_on)) as wire:
+            for broker in self.cluster.brokers:
+                if broker.answers:
+                    with Wire(str(broker.listens_on)) as wire:
                         [answer] = wire.ask(request).coordinators
                     if answer.error_code == 0:
                         node_id: int = answer.node_id
@@ -256,15 +256,15 @@ class Chaos:
             self._wait_until_stable(target)
             values = READERS[client](servers, target, self._counts)
             report.findings[client] = total(
-                judge(values[one], count) for one, count in self._counts.items()
+                judge(values[entry], count) for entry, count in self._counts.items()
             )
             for partition in self._counts:
                 records = read_all(self._address_of(target, partition), target, partition)
-                report.doomed += sum(is_doomed(one.value) for one in records)
+                report.doomed += sum(is_doomed(record.value) for record in records)
             wait_until_identical(self.cluster, target, self.plan.partitions)
-        for one in self.cluster.brokers:
-            if "Traceback (most recent call last)" in one.log:
-                raise AssertionError(one.log)
+        for broker in self.cluster.brokers:
+            if "Traceback (most recent call last)" in broker.log:
+                raise AssertionError(broker.log)
 
     def _wait_until_stable(self, topic: str) -> None:
         """No transaction stays open once its copier has gone: the timeout ends it."""

@@ -77,14 +77,16 @@ class Program:
         aborts = not dies and draw < self._manner.death_chance + self._manner.abort_chance
         try:
             self._watch("begin", copier.begin)
-            for one in taken:
-                copier.send(one.partition, doomed(one.value) if dies or aborts else one.value)
+            for record in taken:
+                copier.send(
+                    record.partition, doomed(record.value) if dies or aborts else record.value
+                )
             if dies or aborts:
                 self._watch("flush", copier.flush)
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             if not aborts:
-                offsets = {one.partition: one.offset + 1 for one in taken}
+                offsets = {position.partition: position.offset + 1 for position in taken}
                 self._watch("send_offsets", lambda: copier.send_offsets(offsets))
                 self._watch("commit", copier.commit)
                 return
@@ -92,8 +94,8 @@ class Program:
             print(f"aborting: {error}", flush=True)
         self._watch("abort", copier.abort)
         starts: dict[int, int] = {}
-        for one in taken:
-            starts.setdefault(one.partition, one.offset)
+        for record in taken:
+            starts.setdefault(record.partition, record.offset)
         copier.seek(starts)
 
     @staticmethod

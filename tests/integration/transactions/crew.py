@@ -78,11 +78,11 @@ class Post:
         with self._lock:
             self._on_duty = False
             processes = [*self._zombies, self._process]
-            for one in processes:
-                one.send_signal(signal.SIGTERM)
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
             try:
-                for one in processes:
-                    self._count(one.wait(scaled(_STOP_S)))
+                for process in processes:
+                    self._count(process.wait(scaled(_STOP_S)))
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"a copier does not end:\n{self.output}") from None
             finally:
@@ -95,9 +95,9 @@ class Post:
             self._kill_all([*self._zombies, self._process])
 
     def _kill_all(self, processes: list[subprocess.Popen[str]]) -> None:
-        for one in processes:
-            one.kill()
-            one.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
         self._printed = self.output
         self._output.close()
 

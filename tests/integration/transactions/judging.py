@@ -47,7 +47,7 @@ class Findings:
     @property
     def problems(self) -> dict[str, int]:
         """What is not 0 and should be."""
-        counts = {one.name: getattr(self, one.name) for one in fields(self)}
+        counts = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: count for name, count in counts.items() if count and name != "copied"}
 
     def __add__(self, other: "Findings") -> "Findings":

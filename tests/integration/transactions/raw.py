@@ -82,7 +82,7 @@ class Brokers:
     def _any(self) -> str:
         if isinstance(self._source, str):
             return self._source
-        return next(one.bootstrap_servers for one in self._source.brokers if one.answers)
+        return next(broker.bootstrap_servers for broker in self._source.brokers if broker.answers)
 
 
 class RawProducer:
@@ -174,8 +174,8 @@ class RawProducer:
                 TxnOffsetCommitRequestTopic(
                     name=topic,
                     partitions=[
-                        TxnOffsetCommitRequestPartition(partition_index=one, committed_offset=at)
-                        for one, at in offsets.items()
+                        TxnOffsetCommitRequestPartition(partition_index=offset, committed_offset=at)
+                        for offset, at in offsets.items()
                     ],
                 )
             ],
@@ -183,8 +183,8 @@ class RawProducer:
         version = OLD_COMMIT_OFFSETS if self.old else NEW_COMMIT_OFFSETS
         address = self.brokers.coordinator(group, GROUP)
         for answered in self.brokers.ask(address, commit, version).topics:
-            for one in answered.partitions:
-                check(one.error_code)
+            for partition in answered.partitions:
+                check(partition.error_code)
 
     def end(self, *, committed: bool) -> None:
         """Ask for the end; the markers come when they come."""

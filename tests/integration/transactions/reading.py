@@ -31,7 +31,9 @@ def read_committed(address: str, topic: str, partition: int = 0) -> list[bytes |
             if not data:
                 assert offset == result.last_stable_offset, "stopped short of what is stable"
                 return values
-            aborted = sorted(result.aborted_transactions or [], key=lambda one: one.first_offset)
+            aborted = sorted(
+                result.aborted_transactions or [], key=lambda transaction: transaction.first_offset
+            )
             cut: set[int] = set()
             for header in scan_headers(data):
                 while aborted and aborted[0].first_offset <= header.last_offset:
@@ -57,7 +59,7 @@ def group_offsets(
         [answered] = wire.ask(request, 9).groups
     assert answered.error_code == 0
     return {
-        one.partition_index: (one.error_code, one.committed_offset)
+        partition.partition_index: (partition.error_code, partition.committed_offset)
         for found in answered.topics
-        for one in found.partitions
+        for partition in found.partitions
     }

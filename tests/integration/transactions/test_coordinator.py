@@ -47,11 +47,15 @@ def test_brokers_say_that_they_have_transactions_version_2(
     with Wire(broker.address) as wire:
         answer = wire.ask(request, version)
     assert supported == {
-        one.name: (one.min_version, one.max_version) for one in answer.supported_features
+        supported_feature.name: (supported_feature.min_version, supported_feature.max_version)
+        for supported_feature in answer.supported_features
     }
     assert {
-        one.name: (one.min_version_level, one.max_version_level)
-        for one in answer.finalized_features
+        finalized_feature.name: (
+            finalized_feature.min_version_level,
+            finalized_feature.max_version_level,
+        )
+        for finalized_feature in answer.finalized_features
     } == {
         "eligible.leader.replicas.version": (1, 1),
         "metadata.version": (30, 30),
@@ -69,7 +73,7 @@ def test_the_first_producer_has_the_topic_made_that_transactions_are_kept_in(
     )
     with Wire(broker.address) as wire:
         [result] = wire.ask(DescribeConfigsRequest(resources=[wanted])).results
-    settings = {one.name: one.value for one in result.configs}
+    settings = {config.name: config.value for config in result.configs}
     assert settings["cleanup.policy"] == "compact"
     assert settings["unclean.leader.election.enable"] == "false"
     assert settings["min.insync.replicas"] == "2"
@@ -101,11 +105,11 @@ def test_partitions_are_added_by_those_who_must(broker: BrokerProcess) -> None:
     code = refusal(lambda: producer.send("added", b"a", added=True))
     assert code is ErrorCode.INVALID_TXN_STATE
     producer.send("added", b"a")
-    assert [one.topic for one in producer.describe().topics] == ["added"]
+    assert [topic.topic for topic in producer.describe().topics] == ["added"]
     producer.commit()
     newer = RawProducer(broker.address, "added-newer").init()
     newer.send("added", b"b")
-    assert [one.topic for one in newer.describe().topics] == ["added"]
+    assert [topic.topic for topic in newer.describe().topics] == ["added"]
     newer.commit()
     newer.wait_until("CompleteCommit")
     assert read_committed(broker.address, "added") == [b"a", b"b"]

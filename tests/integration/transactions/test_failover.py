@@ -31,8 +31,8 @@ def cluster() -> Iterator[Cluster]:
     """One for all tests: after each it is whole again."""
     with Cluster(brokers=3, config=CONFIG) as cluster:
         yield cluster
-        for one in cluster.brokers:
-            assert "Traceback (most recent call last)" not in one.log, one.log
+        for broker in cluster.brokers:
+            assert "Traceback (most recent call last)" not in broker.log, broker.log
 
 
 class Scene:
@@ -78,7 +78,7 @@ class Scene:
             address = producer.brokers.leader(self.topic, partition)
             wait_until_stable(address, self.topic, partition)
             found[partition] = read_committed(address, self.topic, partition)
-        assert found == {one: [b"%d" % one] if committed else [] for one in range(PARTITIONS)}
+        assert found == {index: [b"%d" % index] if committed else [] for index in range(PARTITIONS)}
         address = producer.brokers.coordinator(self.topic, kind=0)
         offsets = group_offsets(address, self.topic, self.topic, 0, stable=True)
         assert offsets == {0: (0, 1 if committed else -1)}
@@ -119,16 +119,16 @@ def test_the_coordinator_dies_while_it_decides(cluster: Cluster) -> None:
     """The answer is lost, and so the producer asks the next coordinator for the same again."""
     scene = Scene(cluster, "undecided")
     coordinator = cluster.broker(scene.coordinator)
-    others = [one for one in cluster.brokers if one is not coordinator]
+    others = [broker for broker in cluster.brokers if broker is not coordinator]
     address = scene.producer.brokers.coordinator(scene.topic)
     # Nobody is there to copy the decision: it cannot be committed, and so it cannot be answered.
-    for one in others:
-        one.pause()
+    for other in others:
+        other.pause()
     with scene.producer.send_end(address, committed=True):
         time.sleep(0.3)
         coordinator.kill()
-    for one in others:
-        one.resume()
+    for other in others:
+        other.resume()
     scene.producer.commit()
     coordinator.start()
     scene.require(committed=True)

@@ -163,5 +163,5 @@ def test_a_zombie_of_every_client_learns_that_it_is_one(broker: BrokerProcess, c
     while read_committed(broker.address, topic) != [b"successor"]:
         assert not deadline.has_passed, read_committed(broker.address, topic)
         time.sleep(0.05)
-    for one in (zombie, successor):
-        one.close_producer()
+    for entry in (zombie, successor):
+        entry.close_producer()

@@ -84,11 +84,15 @@ Counts = Mapping[int, int]
 
 def read_by_librdkafka(bootstrap_servers: str, topic: str, counts: Counts) -> Values:
     consumer = _librdkafka(bootstrap_servers)
-    consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in counts])
+    consumer.assign([TopicPartition(topic, count, OFFSET_BEGINNING) for count in counts])
 
     def poll() -> list[tuple[int, bytes | None]]:
         messages = consumer.consume(5000, timeout=_POLL_S)
-        return [(one.partition() or 0, one.value()) for one in messages if one.error() is None]
+        return [
+            (message.partition() or 0, message.value())
+            for message in messages
+            if message.error() is None
+        ]
 
     try:
         return _read(poll, counts)
@@ -103,11 +107,13 @@ def read_by_kafka_python(bootstrap_servers: str, topic: str, counts: Counts) -> 
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
-    consumer.assign([kafka.TopicPartition(topic, one) for one in counts])
+    consumer.assign([kafka.TopicPartition(topic, count) for count in counts])
 
     def poll() -> list[tuple[int, bytes | None]]:
         found: dict[Any, list[Any]] = consumer.poll(timeout_ms=200, max_records=5000)
-        return [(one.partition, one.value) for records in found.values() for one in records]
+        return [
+            (record.partition, record.value) for records in found.values() for record in records
+        ]
 
     try:
         return _read(poll, counts)
@@ -121,25 +127,25 @@ def read_by_headrace(bootstrap_servers: str, topic: str, counts: Counts) -> Valu
         isolation_level="read_committed",
         auto_offset_reset="earliest",
     ) as consumer:
-        consumer.assign([headrace.TopicPartition(topic, one) for one in counts])
+        consumer.assign([headrace.TopicPartition(topic, count) for count in counts])
 
         def poll() -> list[tuple[int, bytes | None]]:
             found = consumer.poll(timeout_ms=200, max_records=5000)
-            return [(one.partition, bytes(one.value)) for one in found]
+            return [(record.partition, bytes(record.value)) for record in found]
 
         return _read(poll, counts)
 
 
 def _read(poll: Callable[[], list[tuple[int, bytes | None]]], counts: Counts) -> Values:
     """Read all there is: until it is enough, and a little longer, or until nothing comes."""
-    values: Values = {one: [] for one in counts}
+    values: Values = {count: [] for count in counts}
     quiet_since = time.monotonic()
     while True:
         if came := poll():
             quiet_since = time.monotonic()
         for partition, value in came:
             values[partition].append(value)
-        enough = all(len(values[one]) >= count for one, count in counts.items())
+        enough = all(len(values[entry]) >= count for entry, count in counts.items())
         if time.monotonic() - quiet_since > (_QUIET_S if enough else scaled(_PATIENCE_S)):
             return values
 

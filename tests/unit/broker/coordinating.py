@@ -86,7 +86,7 @@ def image_of(leaders: dict[str, tuple[int, ...]]) -> Image:
         )
         for name, led_by in leaders.items()
     }
-    return Image(topics=topics, topics_by_id={one.topic_id: one for one in topics.values()})
+    return Image(topics=topics, topics_by_id={value.topic_id: value for value in topics.values()})
 
 
 def coordinators(topic: str, partition_count: int) -> Any:

@@ -31,7 +31,7 @@ FOLLOWS = PartitionImage((1, 2, 3), (1, 2, 3), leader=2, leader_epoch=4, partiti
 
 
 def batch(*values: bytes, now_ms: int, **settings: Any) -> bytearray:
-    return bytearray(encode_batch([(now_ms, None, one, ()) for one in values], **settings))
+    return bytearray(encode_batch([(now_ms, None, value, ()) for value in values], **settings))
 
 
 class FakeReplicas:

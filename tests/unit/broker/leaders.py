@@ -76,7 +76,9 @@ def write(log: Log, epoch: int, *values: bytes, producer_id: int = -1, sequence:
 
 def content(log: Log) -> bytes:
     """All bytes of a log."""
-    return b"".join(bytes(one.file().read_at(0, one.size)) for one in log.segments if one.size)
+    return b"".join(
+        bytes(segment.file().read_at(0, segment.size)) for segment in log.segments if segment.size
+    )
 
 
 def brokers(*epochs: tuple[int, int]) -> Image:
@@ -128,7 +130,7 @@ class Leader:
 
     @property
     def fetches(self) -> list[FetchRequest]:
-        return [one for one in self.requests if isinstance(one, FetchRequest)]
+        return [request for request in self.requests if isinstance(request, FetchRequest)]
 
     def lead(self, index: int, log: Log, epoch: int) -> None:
         log.start_epoch(epoch)
@@ -163,21 +165,26 @@ class Leader:
         if request.session_epoch <= 0:
             session_id = 0 if request.session_epoch < 0 else len(self._sessions)
         changed = self.changed
-        results = [self._read(one) for one in wanted.values()]
+        results = [self._read(value) for value in wanted.values()]
         if not any(
-            one.records or one.error_code or one.diverging_epoch.epoch >= 0 for one in results
+            result.records or result.error_code or result.diverging_epoch.epoch >= 0
+            for result in results
         ):
             try:
                 async with asyncio.timeout(request.max_wait_ms / 1000):
                     await changed.wait()
             except TimeoutError:
                 pass
-            results = [self._read(one) for one in wanted.values()]
+            results = [self._read(value) for value in wanted.values()]
         topic = FetchableTopicResponse(topic="orders", topic_id=TOPIC_ID, partitions=results)
         return FetchResponse(session_id=session_id, responses=[topic])
 
     def _wanted(self, request: FetchRequest) -> dict[int, FetchPartition] | None:
-        named = {one.partition: one for topic in request.topics for one in topic.partitions}
+        named = {
+            partition.partition: partition
+            for topic in request.topics
+            for partition in topic.partitions
+        }
         if request.session_epoch < 0:
             return named
         if request.session_epoch == 0:
@@ -205,21 +212,21 @@ class Leader:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         return self.logs[index]
 
-    def _read(self, one: FetchPartition) -> PartitionData:
-        data = PartitionData(partition_index=one.partition, high_watermark=-1, records=b"")
+    def _read(self, fetch: FetchPartition) -> PartitionData:
+        data = PartitionData(partition_index=fetch.partition, high_watermark=-1, records=b"")
         try:
-            log = self._check(one.partition, one.current_leader_epoch)
-            data.high_watermark = self.high_watermarks.get(one.partition, log.log_end_offset)
+            log = self._check(fetch.partition, fetch.current_leader_epoch)
+            data.high_watermark = self.high_watermarks.get(fetch.partition, log.log_end_offset)
             data.log_start_offset = log.log_start_offset
             if self.says_diverging is not None:
                 data.diverging_epoch = self.says_diverging
                 return data
-            epoch, end = log.end_offset_for_epoch(one.last_fetched_epoch)
-            if end >= 0 and (epoch != one.last_fetched_epoch or end < one.fetch_offset):
+            epoch, end = log.end_offset_for_epoch(fetch.last_fetched_epoch)
+            if end >= 0 and (epoch != fetch.last_fetched_epoch or end < fetch.fetch_offset):
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                 return data
             read = log.read(
-                one.fetch_offset, one.partition_max_bytes, log.log_end_offset, at_least_one=True
+                fetch.fetch_offset, fetch.partition_max_bytes, log.log_end_offset, at_least_one=True
             )
             data.records = self.spoil(bytes(read.records))
         except KafkaError as error:
@@ -229,10 +236,10 @@ class Leader:
     def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
         for topic in request.topics:
-            for one in topic.partitions:
-                found = ListOffsetsPartitionResponse(partition_index=one.partition_index)
+            for partition in topic.partitions:
+                found = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
                 try:
-                    log = self._check(one.partition_index, one.current_leader_epoch)
+                    log = self._check(partition.partition_index, partition.current_leader_epoch)
                     found.offset = log.log_start_offset
                 except KafkaError as error:
                     found.error_code = error.code
@@ -244,12 +251,12 @@ class Leader:
     def _epoch_ends(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         response = OffsetForLeaderEpochResponse()
         for topic in request.topics:
-            for one in topic.partitions:
-                found = EpochEnd(partition=one.partition)
+            for partition in topic.partitions:
+                found = EpochEnd(partition=partition.partition)
                 try:
-                    log = self._check(one.partition, one.current_leader_epoch)
+                    log = self._check(partition.partition, partition.current_leader_epoch)
                     found.leader_epoch, found.end_offset = log.end_offset_for_epoch(
-                        one.leader_epoch
+                        partition.leader_epoch
                     )
                 except KafkaError as error:
                     found.error_code = error.code

@@ -302,17 +302,17 @@ class Cluster:
 
     @property
     def active(self) -> list[Member]:
-        return [one for one in self.members.values() if one.is_up and one.store.is_active]
+        return [value for value in self.members.values() if value.is_up and value.store.is_active]
 
     async def leader(self, *among: int) -> Member:
         """The active controller, once there is one that the wanted nodes follow."""
         wanted = [self.members[n] for n in among or self.members if self.members[n].is_up]
 
         def agreed() -> bool:
-            active = [one for one in wanted if one.store.is_active]
+            active = [entry for entry in wanted if entry.store.is_active]
             return len(active) == 1 and all(
-                one.quorum.leader.leader_id == active[0].node_id for one in wanted
+                entry.quorum.leader.leader_id == active[0].node_id for entry in wanted
             )
 
         await self.until(agreed)
-        return next(one for one in wanted if one.store.is_active)
+        return next(entry for entry in wanted if entry.store.is_active)

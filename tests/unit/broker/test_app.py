@@ -36,7 +36,7 @@ def test_steps_run_in_the_order_of_the_stack_and_long_ones_are_told_of(
 
     run(clock, main())
     assert done == ["first", "last"]
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "stopping: waiting for logs to be flushed",
         "stopped in 2.0 s: 2.0 s for logs to be flushed",
     ]

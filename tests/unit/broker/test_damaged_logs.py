@@ -104,7 +104,9 @@ def test_a_coordinator_says_where_its_log_is_damaged_and_what_to_do_once(
         await asyncio.sleep(0.01)
         coordinators.close()
         assert partition.log.suspected_offset == 2
-        [line] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+        [line] = [
+            record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
+        ]
         assert f"{partition.log.directory} cannot be read at offset 2: {reason}" in line
         assert f"headrace log repair {partition.log.directory}" in line
 

@@ -54,7 +54,7 @@ def test_a_fetch_without_a_session_is_told_everything() -> None:
     plan = sessions.plan(request(epoch=-1, offsets={0: 0, 1: 0}), 0)
     response = plan.respond([data(0), data(1)])
     assert response.session_id == 0
-    assert [one.partition_index for one in response.responses[0].partitions] == [0, 1]
+    assert [partition.partition_index for partition in response.responses[0].partitions] == [0, 1]
     assert len(sessions) == 0
 
 
@@ -64,13 +64,22 @@ def test_later_fetches_name_nothing_and_are_told_only_changes() -> None:
     session_id = first.respond([data(0, watermark=5), data(1, watermark=7)]).session_id
     assert session_id > 0
     second = sessions.plan(request(session_id, 1), 0)
-    assert [(one.partition, one.fetch_offset) for one in second.partitions] == [(0, 5), (1, 7)]
+    assert [(partition.partition, partition.fetch_offset) for partition in second.partitions] == [
+        (0, 5),
+        (1, 7),
+    ]
     response = second.respond([data(0, watermark=5), data(1, watermark=8, records=b"x")])
-    assert [one.partition_index for one in response.responses[0].partitions] == [1]
+    assert [partition.partition_index for partition in response.responses[0].partitions] == [1]
     quiet = sessions.plan(request(session_id, 2, {1: 8}), 0)
-    assert {one.partition: one.fetch_offset for one in quiet.partitions} == {0: 5, 1: 8}
+    assert {partition.partition: partition.fetch_offset for partition in quiet.partitions} == {
+        0: 5,
+        1: 8,
+    }
     watermarks = {0: 5, 1: 8}
-    results = [data(one.partition, watermark=watermarks[one.partition]) for one in quiet.partitions]
+    results = [
+        data(partition.partition, watermark=watermarks[partition.partition])
+        for partition in quiet.partitions
+    ]
     assert quiet.respond(results).responses == []
 
 
@@ -88,7 +97,7 @@ def test_partitions_with_data_go_to_the_back() -> None:
     first = sessions.plan(request(offsets={0: 0, 1: 0, 2: 0}), 0)
     session_id = first.respond([data(0, records=b"x"), data(1), data(2)]).session_id
     second = sessions.plan(request(session_id, 1), 0)
-    assert [one.partition for one in second.partitions] == [1, 2, 0]
+    assert [partition.partition for partition in second.partitions] == [1, 2, 0]
 
 
 def test_forgotten_partitions_are_not_read() -> None:
@@ -97,7 +106,7 @@ def test_forgotten_partitions_are_not_read() -> None:
         sessions.plan(request(offsets={0: 0, 1: 0}), 0).respond([data(0), data(1)]).session_id
     )
     plan = sessions.plan(request(session_id, 1, forget=[0]), 0)
-    assert [one.partition for one in plan.partitions] == [1]
+    assert [partition.partition for partition in plan.partitions] == [1]
 
 
 def test_a_wrong_session_or_epoch_is_refused() -> None:
@@ -184,9 +193,13 @@ class Setting:
 def test_a_settled_partition_is_left_alone_until_it_has_news() -> None:
     setting = Setting()
     sessions, session = setting.sessions, setting.settled_session()
-    assert [one.partition for one in sessions.plan(request(session.id, 1), 0).partitions] == [1]
+    assert [
+        partition.partition for partition in sessions.plan(request(session.id, 1), 0).partitions
+    ] == [1]
     setting.purgatory.committed(setting.partition, 10)
-    assert [one.partition for one in sessions.plan(request(session.id, 2), 0).partitions] == [1, 0]
+    assert [
+        partition.partition for partition in sessions.plan(request(session.id, 2), 0).partitions
+    ] == [1, 0]
     assert not setting.is_watched, "a reader that never comes again costs nothing more"
 
 
@@ -194,7 +207,10 @@ def test_a_settled_partition_that_is_named_is_read() -> None:
     setting = Setting()
     session = setting.settled_session()
     plan = setting.sessions.plan(request(session.id, 1, offsets={0: 4}), 0)
-    assert [(one.partition, one.fetch_offset) for one in plan.partitions] == [(1, 7), (0, 4)]
+    assert [(partition.partition, partition.fetch_offset) for partition in plan.partitions] == [
+        (1, 7),
+        (0, 4),
+    ]
 
 
 @pytest.mark.parametrize("replica", [-1, 2])
@@ -207,7 +223,7 @@ def test_consumers_watch_commits_and_followers_appends_too(replica: int) -> None
         session = setting.settled_session(replica)
         assert setting.is_watched
         tell(setting.purgatory, setting.partition, 10)
-        assert [one.partition for one in session.changed.values()] == changed
+        assert [value.partition for value in session.changed.values()] == changed
 
 
 def test_nothing_is_watched_for_what_is_forgotten_or_ended() -> None:

@@ -159,7 +159,7 @@ def test_a_topic_may_be_deleted_during_any_step(tmp_path: Path) -> None:
 
     for step in ("_copy_piece", "prepare", "make_durable"):
         run(tmp_path / step, test)
-        left = [one for one in (tmp_path / step).glob("*/orders*") if "-delete" not in one.name]
+        left = [path for path in (tmp_path / step).glob("*/orders*") if "-delete" not in path.name]
         assert not left
 
 

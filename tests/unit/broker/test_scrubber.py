@@ -104,14 +104,14 @@ def try_scrubber(
             return started[-1]
 
         await scenario(host, start)
-        for one in started:
-            await one.stop()
+        for entry in started:
+            await entry.stop()
 
     run(clock, main())
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.levelno == level]
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
 
 
 def test_segments_are_read_and_that_is_told(
@@ -122,7 +122,7 @@ def test_segments_are_read_and_that_is_told(
     async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
         start()
         await asyncio.sleep(10)
-        size = sum(one.size for one in host.log.segments)
+        size = sum(segment.size for segment in host.log.segments)
         [line] = lines(caplog, logging.INFO)
         assert line == (f"scrubbed 4 segments with {size} bytes in {tmp_path}: all are intact")
         assert (host.written.segment_count, host.written.byte_count) == (4, size)
@@ -137,7 +137,7 @@ def test_segments_are_read_and_that_is_told(
 def test_it_keeps_to_its_rate(tmp_path: Path) -> None:
     async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
         # The last segment is read twice: before all others, and in the pass.
-        size = sum(one.size for one in (*host.log.segments, host.log.segments[-1]))
+        size = sum(entry.size for entry in (*host.log.segments, host.log.segments[-1]))
         start()
         await asyncio.sleep(size / 1000 - 2)
         assert not host.written

@@ -89,7 +89,7 @@ def test_directories_are_described_with_the_progress_and_findings_of_scrubbing(
         "orders-2 on broker 3 is damaged: a bit flipped",
     ]
     told = document(invoke("brokers", "describe", "2", "--json"))["brokers"]
-    assert [(one["id"], one["problems"]) for one in told] == [(2, [])]
+    assert [(entry["id"], entry["problems"]) for entry in told] == [(2, [])]
     assert told[0]["directories"][0]["scrub"] == {
         "started_ms": 1_700_000_000_000,
         "finished_ms": None,
@@ -105,14 +105,14 @@ def test_a_cluster_that_does_not_tell_its_controller_is_listed_all_the_same(
 ) -> None:
     brokers.quorum_error = ErrorCode.UNSUPPORTED_VERSION
     found = document(invoke("brokers", "list", "--json"))["brokers"]
-    assert [one["controller"] for one in found] == [False] * 4
+    assert [entry["controller"] for entry in found] == [False] * 4
     assert "no controller answers, so this may be out of date" in invoke("brokers", "list").stderr
 
 
 def test_a_broker_that_should_be_up_and_does_not_answer_is_told(brokers: MovingBrokers) -> None:
     brokers.down = {4}
     found = document(invoke("brokers", "list", "--json"))["brokers"]
-    assert [one["state"] for one in found] == ["up", "up", "up", "no answer"]
+    assert [entry["state"] for entry in found] == ["up", "up", "up", "no answer"]
 
 
 def test_draining_takes_everything_off_a_broker(brokers: MovingBrokers) -> None:

@@ -72,7 +72,10 @@ def test_alter_sets_and_deletes(brokers: AdminBrokers) -> None:
         "deleted": ["c.d"],
     }
     (request,) = brokers.sent(IncrementalAlterConfigsRequest)
-    changes = [(one.name, one.config_operation, one.value) for one in request.resources[0].configs]
+    changes = [
+        (config.name, config.config_operation, config.value)
+        for config in request.resources[0].configs
+    ]
     assert changes == [("a.b", 0, "x=y"), ("c.d", 1, None)]
     assert invoke("configs", "alter", *arguments).stdout == "changed the settings of topic t\n"
 
@@ -151,4 +154,6 @@ def test_list_shows_what_can_have_settings(brokers: AdminBrokers) -> None:
     assert document(invoke(*arguments, "--json")) == {
         "resources": {"client_metrics": ["m"], "broker_logger": ["1"]}
     }
-    assert [one.resource_types for one in brokers.sent(ListConfigResourcesRequest)] == [[16, 8]] * 2
+    assert [request.resource_types for request in brokers.sent(ListConfigResourcesRequest)] == [
+        [16, 8]
+    ] * 2

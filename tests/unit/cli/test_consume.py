@@ -66,7 +66,7 @@ def test_whether_open_transactions_are_read_is_chosen(
     brokers: AdminBrokers, level: str, number: int
 ) -> None:
     assert lines("u", "--isolation-level", level) == ["e"]
-    assert {one.isolation_level for one in brokers.sent(FetchRequest)} == {number}
+    assert {request.isolation_level for request in brokers.sent(FetchRequest)} == {number}
     # Then the end is where the first open transaction begins.
     assert brokers.sent(ListOffsetsRequest)[-1].isolation_level == number
 

@@ -36,9 +36,9 @@ def findings(brokers: MovingBrokers) -> list[tuple[str, str, str]]:
     shown = invoke("doctor")
     assert told.exit_code == shown.exit_code == (1 if found else 0)
     if found:
-        lines = [f"{one['subject']}: {one['detail']}" for one in found]
+        lines = [f"{entry['subject']}: {entry['detail']}" for entry in found]
         assert shown.stdout.splitlines() == lines
-    return [(one["check"], one["subject"], one["detail"]) for one in found]
+    return [(entry["check"], entry["subject"], entry["detail"]) for entry in found]
 
 
 def test_a_cluster_of_which_nothing_is_wrong_passes(brokers: MovingBrokers) -> None:

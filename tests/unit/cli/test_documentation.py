@@ -37,8 +37,8 @@ def sections() -> dict[str, str]:
 
 
 def options(command: click.Command) -> set[str]:
-    found = [one for one in command.params if isinstance(one, click.Option)]
-    return {name for one in found for name in (*one.opts, *one.secondary_opts)}
+    found = [param for param in command.params if isinstance(param, click.Option)]
+    return {name for entry in found for name in (*entry.opts, *entry.secondary_opts)}
 
 
 def mentioned(text: str) -> set[str]:
@@ -79,10 +79,10 @@ def test_every_command_has_an_example_in_the_page_and_in_its_help(path: str) -> 
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_every_option_has_help(path: str) -> None:
-    for one in COMMANDS[path].params:
-        if isinstance(one, click.Option):
-            assert one.help, one.opts
-            assert one.help.rstrip("]").endswith((".", "value")), one.help
+    for param in COMMANDS[path].params:
+        if isinstance(param, click.Option):
+            assert param.help, param.opts
+            assert param.help.rstrip("]").endswith((".", "value")), param.help
 
 
 def test_every_example_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,10 @@ def test_levels_are_raised_and_lowered(brokers: FeatureBrokers) -> None:
     result = invoke("features", "downgrade", "transaction.version=1", "--dry-run", "--unsafe")
     assert result.stdout == "transaction.version can be set to 1\n"
     raised, lowered = brokers.sent(UpdateFeaturesRequest)
-    levels = [(one.feature, one.max_version_level) for one in raised.feature_updates]
+    levels = [
+        (feature_update.feature, feature_update.max_version_level)
+        for feature_update in raised.feature_updates
+    ]
     assert levels == [("metadata.version", 30), ("transaction.version", 2)]
     assert (raised.feature_updates[0].upgrade_type, raised.validate_only) == (1, False)
     assert (lowered.feature_updates[0].upgrade_type, lowered.validate_only) == (3, True)

@@ -51,7 +51,7 @@ def test_list_shows_groups_of_all_brokers(brokers: AdminBrokers) -> None:
 
 def test_list_takes_states_in_any_case(brokers: AdminBrokers) -> None:
     found = document(invoke("groups", "list", "--state", "stable", "--json"))["groups"]
-    assert [one["name"] for one in found] == ["live"]
+    assert [entry["name"] for entry in found] == ["live"]
     both = document(invoke("groups", "list", "--state", "Stable", "--state", "EMPTY", "--json"))
     assert len(both["groups"]) == 2
     assert invoke("groups", "list", "--state", "lively").exit_code == 2
@@ -60,7 +60,9 @@ def test_list_takes_states_in_any_case(brokers: AdminBrokers) -> None:
 def test_list_filters_what_an_old_broker_does_not(brokers: AdminBrokers) -> None:
     brokers._versions[16] = 3
     found = document(invoke("groups", "list", "--state", "Empty", "--json"))["groups"]
-    assert [(one["name"], one["type"], one["state"]) for one in found] == [("idle", None, "Empty")]
+    assert [(entry["name"], entry["type"], entry["state"]) for entry in found] == [
+        ("idle", None, "Empty")
+    ]
 
 
 def test_list_shows_groups_it_cannot_describe(brokers: AdminBrokers) -> None:

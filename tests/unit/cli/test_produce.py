@@ -52,7 +52,10 @@ def test_quiet_prints_nothing_and_json_prints_the_outcome(brokers: AdminBrokers)
 def test_keys_and_headers_come_from_options_and_lines(brokers: AdminBrokers) -> None:
     arguments = ["--key-separator", ":", "--header", "a=1", "--header", "a=2=3"]
     assert invoke("produce", "t", *arguments, stdin=b"k:v:w\n:\n").exit_code == 0
-    assert [(one.key, one.value) for one in records(brokers)] == [(b"k", b"v:w"), (b"", b"")]
+    assert [(record.key, record.value) for record in records(brokers)] == [
+        (b"k", b"v:w"),
+        (b"", b""),
+    ]
     assert records(brokers)[0].headers == (("a", b"1"), ("a", b"2=3"))
     assert invoke("produce", "t", "--key", "same", stdin=b"x\n").exit_code == 0
     assert records(brokers)[2].key == b"same"

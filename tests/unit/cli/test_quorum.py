@@ -54,7 +54,9 @@ def test_an_observer_becomes_a_voter(
     assert (result.exit_code, result.stdout) == (0, "node 4 is a voter now\n")
     [request] = brokers.sent(AddRaftVoterRequest)
     assert (request.voter_id, request.voter_directory_id) == (4, FOUR)
-    assert [(one.name, one.host, one.port) for one in request.listeners] == [listener]
+    assert [(listener.name, listener.host, listener.port) for listener in request.listeners] == [
+        listener
+    ]
 
 
 def test_only_an_observer_can_become_a_voter(brokers: QuorumBrokers) -> None:

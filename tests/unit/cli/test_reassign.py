@@ -20,9 +20,9 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> MovingBrokers:
 
 def plan(tmp_path: Path, **replicas: list[list[int]]) -> str:
     partitions = [
-        {"topic": topic, "partition": index, "replicas": one}
+        {"topic": topic, "partition": index, "replicas": entry}
         for topic, given in replicas.items()
-        for index, one in enumerate(given)
+        for index, entry in enumerate(given)
     ]
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"version": 1, "partitions": partitions}))
@@ -34,8 +34,8 @@ def test_a_plan_is_printed_in_the_format_of_kafka(brokers: MovingBrokers) -> Non
     assert result.exit_code == 0
     made = json.loads(result.stdout)
     assert made["version"] == 1
-    assert {one["topic"] for one in made["partitions"]} == {"clicks", "orders"}
-    copied = [one for one in made["partitions"] if 4 in one["replicas"]]
+    assert {partition["topic"] for partition in made["partitions"]} == {"clicks", "orders"}
+    copied = [partition for partition in made["partitions"] if 4 in partition["replicas"]]
     assert len(copied) == 6
     assert "6 replicas to copy, 6.0 kB; begin with `headrace reassign execute`" in result.stderr
     assert brokers.partition("orders", 0).adding_replicas == ()
@@ -43,16 +43,20 @@ def test_a_plan_is_printed_in_the_format_of_kafka(brokers: MovingBrokers) -> Non
 
 def test_a_plan_for_programs_has_what_is_and_what_would_be(brokers: MovingBrokers) -> None:
     made = document(invoke("reassign", "generate", "--topic", "orders", "--json"))
-    assert {one["topic"] for one in made["proposed"]["partitions"]} == {"orders"}
-    current = {(one["topic"], one["partition"]) for one in made["current"]["partitions"]}
-    assert current == {(one["topic"], one["partition"]) for one in made["proposed"]["partitions"]}
+    assert {partition["topic"] for partition in made["proposed"]["partitions"]} == {"orders"}
+    current = {
+        (partition["topic"], partition["partition"]) for partition in made["current"]["partitions"]
+    }
+    assert current == {
+        (partition["topic"], partition["partition"]) for partition in made["proposed"]["partitions"]
+    }
     assert made["copies"] > 0
     assert made["bytes"] == 1000 * made["copies"]
 
 
 def test_a_plan_may_leave_brokers_out(brokers: MovingBrokers) -> None:
     made = document(invoke("reassign", "generate", "--brokers", "2,3,4", "--json"))
-    after = [set(one["replicas"]) for one in made["proposed"]["partitions"]]
+    after = [set(partition["replicas"]) for partition in made["proposed"]["partitions"]]
     assert after == [{2, 3, 4}] * 8
 
 
@@ -60,7 +64,7 @@ def test_topics_come_from_a_file_as_kafka_takes_it(brokers: MovingBrokers, tmp_p
     path = tmp_path / "topics.json"
     path.write_text('{"version": 1, "topics": [{"topic": "clicks"}]}')
     made = document(invoke("reassign", "generate", "--topics-from", str(path), "--json"))
-    assert {one["topic"] for one in made["proposed"]["partitions"]} == {"clicks"}
+    assert {partition["topic"] for partition in made["proposed"]["partitions"]} == {"clicks"}
 
 
 @pytest.mark.parametrize(
@@ -130,8 +134,8 @@ def test_who_waits_no_longer_is_told_that_moves_go_on(
 def test_a_generated_plan_can_be_piped_into_execute(brokers: MovingBrokers) -> None:
     made = invoke("reassign", "generate")
     assert invoke("reassign", "execute", "-", "--wait", stdin=made.stdout).exit_code == 0
-    held = [one for topic in ("orders", "clicks") for one in brokers.replicas(topic)]
-    assert [sum(broker in one for one in held) for broker in (1, 2, 3, 4)] == [6, 6, 6, 6]
+    held = [replica for topic in ("orders", "clicks") for replica in brokers.replicas(topic)]
+    assert [sum(broker in entry for entry in held) for broker in (1, 2, 3, 4)] == [6, 6, 6, 6]
     leaders = brokers.leaders("orders") + brokers.leaders("clicks")
     assert [leaders.count(broker) for broker in (1, 2, 3, 4)] == [2, 2, 2, 2]
     assert json.loads(invoke("reassign", "generate").stdout)["partitions"] == []
@@ -152,7 +156,7 @@ def test_a_throttle_is_set_before_anything_moves_and_lifted_when_all_is_done(
         "follower.replication.throttled.replicas": "0:4",
     }
     assert brokers.settings == {(2, "orders"): lists} | {
-        (4, str(one)): rate for one in (1, 2, 3, 4)
+        (4, str(number)): rate for number in (1, 2, 3, 4)
     }
     assert brokers.settings_seen == list(brokers.settings.values())
     invoke("reassign", "verify", path)
@@ -175,7 +179,7 @@ def test_throttles_may_be_preserved(brokers: MovingBrokers, tmp_path: Path) -> N
 def test_waiting_lifts_the_throttle(brokers: MovingBrokers, tmp_path: Path) -> None:
     path = plan(tmp_path, orders=[[4, 2, 3]])
     found = document(invoke("reassign", "execute", path, "--throttle", "5000", "--wait", "--json"))
-    assert [one["state"] for one in found["partitions"]] == ["done"]
+    assert [partition["state"] for partition in found["partitions"]] == ["done"]
     assert brokers.settings_seen != []
     assert brokers.settings == {}
 
@@ -284,5 +288,5 @@ def test_a_file_that_is_no_plan_is_refused(
 def test_a_partition_that_was_deleted_is_told(brokers: MovingBrokers, tmp_path: Path) -> None:
     path = plan(tmp_path, gone=[[1]], orders=[[2, 1, 3]])
     found = json.loads(invoke("reassign", "verify", path, "--json").stdout)
-    assert [one["state"] for one in found["partitions"]] == ["gone", "elsewhere"]
+    assert [partition["state"] for partition in found["partitions"]] == ["gone", "elsewhere"]
     assert TopicPartition("gone", 0) not in brokers.logs

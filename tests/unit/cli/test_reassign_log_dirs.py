@@ -48,13 +48,13 @@ class DirectoryBrokers(MovingBrokers):
                 partitions=[
                     AlterReplicaLogDirPartitionResult(
                         partition_index=index,
-                        error_code=self._move(node, TopicPartition(topic.name, index), one.path),
+                        error_code=self._move(node, TopicPartition(topic.name, index), entry.path),
                     )
                     for index in topic.partitions
                 ],
             )
-            for one in request.dirs
-            for topic in one.topics
+            for entry in request.dirs
+            for topic in entry.topics
         ]
         return AlterReplicaLogDirsResponse(results=results)
 

@@ -36,7 +36,10 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
 def new_offsets(*arguments: str) -> dict[str, int]:
     """Where a dry run would move the group, by partition."""
     found = document(invoke(*RESET, *arguments, "--json"))["offsets"]
-    return {f"{one['topic']}-{one['partition']}": one["new_offset"] for one in found}
+    return {
+        f"{partition['topic']}-{partition['partition']}": partition["new_offset"]
+        for partition in found
+    }
 
 
 def test_a_dry_run_shows_and_changes_nothing(brokers: AdminBrokers) -> None:

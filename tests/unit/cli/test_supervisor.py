@@ -34,10 +34,12 @@ def addresses(count: int, host: str = "127.0.0.1") -> list[Address]:
 def test_an_odd_number_of_brokers_votes(
     count: int, voters: int, replicas: int, in_sync: int
 ) -> None:
-    configs = [broker_config(one.properties) for one in plan(addresses(count), "d", "host", {})]
-    assert [one.node_id for one in configs] == list(range(1, count + 1))
-    assert [one.is_controller for one in configs] == [True] * voters + [False] * (count - voters)
-    assert all(one.is_broker for one in configs)
+    configs = [broker_config(entry.properties) for entry in plan(addresses(count), "d", "host", {})]
+    assert [config.node_id for config in configs] == list(range(1, count + 1))
+    assert [config.is_controller for config in configs] == [True] * voters + [False] * (
+        count - voters
+    )
+    assert all(config.is_broker for config in configs)
     for config in configs:
         assert len(config.controller_quorum_voters) == voters
         assert config.default_replication_factor == replicas
@@ -61,7 +63,9 @@ def test_who_listens_everywhere_is_reached_by_the_host_name(host: str) -> None:
     [_, second, _] = plan(addresses(3, host), "d", "host", {})
     config = broker_config(second.properties)
     assert (config.listeners[0].host, str(second.address)) == (host, "host:9093")
-    assert {one.host for one in config.controller_quorum_voters} == {"host"}
+    assert {
+        controller_quorum_voter.host for controller_quorum_voter in config.controller_quorum_voters
+    } == {"host"}
 
 
 def test_given_settings_win_over_those_of_a_cluster() -> None:

@@ -43,7 +43,7 @@ def test_lines_keep_their_ends_and_tabs() -> None:
 
 @given(st.text())
 def test_nothing_that_acts_is_left(text: str) -> None:
-    assert not [one for one in printable(text) if unicodedata.category(one) in {"Cc", "Cs"}]
+    assert not [entry for entry in printable(text) if unicodedata.category(entry) in {"Cc", "Cs"}]
     assert not set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f") & set(
         printable(text)
     )

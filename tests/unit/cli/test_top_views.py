@@ -75,7 +75,7 @@ def names(found: View, column: int = 0) -> list[object]:
 
 
 def test_views_have_the_names_that_are_chosen_by() -> None:
-    assert tuple(one.name for one in views(TopData(status()), internal=False)) == VIEW_NAMES
+    assert tuple(entry.name for entry in views(TopData(status()), internal=False)) == VIEW_NAMES
 
 
 def test_each_view_has_an_order_of_its_own() -> None:

@@ -70,7 +70,9 @@ def test_create_sends_what_was_asked_for(brokers: AdminBrokers) -> None:
         "created topic b with 3 partitions, replication factor 1",
     ]
     (request,) = brokers.sent(CreateTopicsRequest)
-    assert [(one.name, one.num_partitions, one.replication_factor) for one in request.topics] == [
+    assert [
+        (topic.name, topic.num_partitions, topic.replication_factor) for topic in request.topics
+    ] == [
         ("a", 3, -1),
         ("b", 3, -1),
     ]
@@ -223,7 +225,7 @@ def test_describe_tells_what_is_wrong_with_replicas(brokers: AdminBrokers) -> No
         "partition 1: the replica on broker 2 is stopped: ask \\x1b me",
     ]
     (topic,) = document(invoke("topics", "describe", "--json"))["topics"]
-    assert [one["problems"] for one in topic["partitions"]] == [
+    assert [partition["problems"] for partition in topic["partitions"]] == [
         [],
         [{"broker": 2, "state": "stopped", "reason": "ask \x1b me"}],
     ]

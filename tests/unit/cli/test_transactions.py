@@ -101,7 +101,7 @@ def test_hanging_transactions_are_looked_for_on_a_chosen_broker(
         )["hanging"]
         # The fakes' partitions have one replica.
         held = brokers.logs[ORDERS_1].leader == node
-        assert [one["producer_id"] for one in found] == ([9] if held else [])
+        assert [entry["producer_id"] for entry in found] == ([9] if held else [])
         assert brokers.asked(DescribeProducersRequest)[-1] == node
 
 

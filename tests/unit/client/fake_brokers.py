@@ -301,13 +301,13 @@ class FakeBrokers:
                     topic=topic.topic,
                     partitions=[
                         EpochEndOffset(
-                            partition=one.partition,
-                            leader_epoch=one.leader_epoch,
+                            partition=partition.partition,
+                            leader_epoch=partition.leader_epoch,
                             end_offset=self.logs[
-                                TopicPartition(topic.topic, one.partition)
+                                TopicPartition(topic.topic, partition.partition)
                             ].next_offset,
                         )
-                        for one in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in request.topics
@@ -320,7 +320,9 @@ class FakeBrokers:
                 FetchableTopicResponse(
                     topic=topic.topic,
                     topic_id=topic.topic_id,
-                    partitions=[self._fetch_one(node, topic, one) for one in topic.partitions],
+                    partitions=[
+                        self._fetch_one(node, topic, partition) for partition in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]

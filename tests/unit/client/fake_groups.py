@@ -234,14 +234,14 @@ class FakeGroups(FakeBrokers):
         for topic in request.topics:
             name = topic.name or names[topic.topic_id]
             partitions = []
-            for one in topic.partitions:
+            for partition in topic.partitions:
                 outcome = code or self._fault(self.partition_faults)
                 if not outcome:
-                    tp = TopicPartition(name, one.partition_index)
-                    group.offsets[tp] = one.committed_offset
+                    tp = TopicPartition(name, partition.partition_index)
+                    group.offsets[tp] = partition.committed_offset
                 partitions.append(
                     OffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=outcome
+                        partition_index=partition.partition_index, error_code=outcome
                     )
                 )
             answered.append(
@@ -259,13 +259,13 @@ class FakeGroups(FakeBrokers):
         answered = []
         for topic in request.topics:
             partitions = []
-            for one in topic.partitions:
+            for partition in topic.partitions:
                 outcome = self._fault(self.partition_faults)
                 if not outcome:
-                    group.offsets.pop(TopicPartition(topic.name, one.partition_index), None)
+                    group.offsets.pop(TopicPartition(topic.name, partition.partition_index), None)
                 partitions.append(
                     OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index, error_code=outcome
+                        partition_index=partition.partition_index, error_code=outcome
                     )
                 )
             answered.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))

@@ -37,18 +37,22 @@ MAKERS: dict[str, Any] = {
 }
 DATACLASSES = {"producer": ProducerOptions, "consumer": ConsumerOptions, "admin": AdminOptions}
 CONFIGS = {"producer": ProducerConfig, "consumer": ConsumerConfig, "admin": AdminConfig}
-ALL_OPTIONS = [(client, one) for client, table in OPTIONS.items() for one in table.values()]
+ALL_OPTIONS = [(client, value) for client, table in OPTIONS.items() for value in table.values()]
 
 each_client = pytest.mark.parametrize("client", OPTIONS)
 
 
 def for_each(options: list[tuple[str, Option]]) -> pytest.MarkDecorator:
-    names = [f"{client}:{one.name}" for client, one in options]
+    names = [f"{client}:{option.name}" for client, option in options]
     return pytest.mark.parametrize(("client", "option"), options, ids=names)
 
 
-NUMBERS = [(client, one) for client, one in ALL_OPTIONS if isinstance(one.type, Int)]
-FLAGS = [(client, one) for client, one in ALL_OPTIONS if isinstance(one.type, Bool)]
+NUMBERS = [
+    (client, all_option) for client, all_option in ALL_OPTIONS if isinstance(all_option.type, Int)
+]
+FLAGS = [
+    (client, all_option) for client, all_option in ALL_OPTIONS if isinstance(all_option.type, Bool)
+]
 each_option = for_each(ALL_OPTIONS)
 
 
@@ -67,8 +71,8 @@ def property_refusal(client: Any, properties: dict[str, str]) -> str:
 @each_client
 def test_table_dataclass_and_keyword_arguments_name_the_same_options(client: str) -> None:
     table = OPTIONS[client]
-    assert [one.name for one in fields(DATACLASSES[client])] == list(table)
-    arguments = {name for one in table.values() for name in one.names}
+    assert [field.name for field in fields(DATACLASSES[client])] == list(table)
+    arguments = {name for value in table.values() for name in value.names}
     assert set(get_type_hints(CONFIGS[client])) == arguments | {"client_config", "profile"}
 
 
@@ -99,7 +103,7 @@ def test_every_option_has_a_sentence_and_is_said_in_kafkas_words(
     assert "_" not in option.kafka_name
 
 
-@for_each([(client, one) for client, one in NUMBERS + FLAGS if one.default is not None])
+@for_each([(client, entry) for client, entry in NUMBERS + FLAGS if entry.default is not None])
 def test_properties_mean_what_the_keyword_argument_means(client: Any, option: Option) -> None:
     for name in option.properties:
         parsed = from_properties({name: str(option.default).lower()}, client)

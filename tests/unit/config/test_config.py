@@ -50,21 +50,21 @@ def topic_refusal(overrides: dict[str, str]) -> str:
     return str(caught.value)
 
 
-@for_each([one for one in ALL_SETTINGS if one.default is not None])
+@for_each([setting for setting in ALL_SETTINGS if setting.default is not None])
 def test_every_default_is_a_value_its_setting_accepts(setting: Option) -> None:
     text = setting.format(setting.default)
     assert text is not None
     assert setting.parse(text) == setting.default
 
 
-@for_each([one for one in ALL_SETTINGS if not isinstance(one.type, Text)])
+@for_each([setting for setting in ALL_SETTINGS if not isinstance(setting.type, Text)])
 def test_every_setting_refuses_text_of_another_type_and_names_itself(setting: Option) -> None:
     bad = "a,,b" if isinstance(setting.type, ListOf) else "no such value"
     with pytest.raises(ConfigError, match=f"^{setting.name} cannot be '{bad}': "):
         setting.parse(bad)
 
 
-@for_each([one for one in ALL_SETTINGS if isinstance(one.type, Int)])
+@for_each([setting for setting in ALL_SETTINGS if isinstance(setting.type, Int)])
 def test_every_number_is_accepted_at_its_bounds_and_refused_beyond(setting: Option) -> None:
     assert isinstance(setting.type, Number)
     lowest, highest = BITS[setting.type.config_type]
@@ -459,7 +459,9 @@ def test_a_described_topic_setting_lists_its_sources_strongest_first() -> None:
     )
     described = describe_topic(broker, {"retention.ms": "6"})["retention.ms"]
     assert (described.value, described.source) == ("6", ConfigSource.TOPIC_CONFIG)
-    assert [(one.name, one.value, int(one.source)) for one in described.synonyms] == [
+    assert [
+        (synonym.name, synonym.value, int(synonym.source)) for synonym in described.synonyms
+    ] == [
         ("retention.ms", "6", 1),
         ("log.retention.ms", "7", 2),
         ("log.retention.ms", "8", 3),

@@ -251,7 +251,7 @@ def test_accepted_settings_are_described_with_their_values_and_sources() -> None
         {"num.io.threads": "11"}, {"num.io.threads": "12", "log.preallocate": "true"}
     )
     described = describe_broker(broker)
-    assert [tuple(one) for one in described["num.io.threads"].synonyms] == [
+    assert [tuple(synonym) for synonym in described["num.io.threads"].synonyms] == [
         ("num.io.threads", "11", ConfigSource.DYNAMIC_BROKER_CONFIG),
         ("num.io.threads", "12", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
         ("num.io.threads", "9", ConfigSource.STATIC_BROKER_CONFIG),
@@ -290,7 +290,7 @@ def test_a_groups_settings_follow_the_brokers() -> None:
     described = describe_group(broker, {"share.isolation.level": "read_committed"})
     assert described["consumer.session.timeout.ms"].value == "50000"
     assert described["consumer.session.timeout.ms"].source is ConfigSource.STATIC_BROKER_CONFIG
-    assert [tuple(one) for one in described["share.isolation.level"].synonyms] == [
+    assert [tuple(synonym) for synonym in described["share.isolation.level"].synonyms] == [
         ("share.isolation.level", "read_committed", ConfigSource.GROUP_CONFIG),
         ("share.isolation.level", "read_uncommitted", ConfigSource.DEFAULT_CONFIG),
     ]

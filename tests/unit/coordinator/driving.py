@@ -183,8 +183,8 @@ class Shell:
             protocol_type=protocol_type,
             protocol_name=protocol_name,
             assignments=[
-                SyncGroupRequestAssignment(member_id=one, assignment=data)
-                for one, data in (assignments or {}).items()
+                SyncGroupRequestAssignment(member_id=entry, assignment=data)
+                for entry, data in (assignments or {}).items()
             ],
         )
         return self.send(request, 5)
@@ -216,14 +216,16 @@ class Shell:
     ) -> list[tuple[str, str | None, ErrorCode]]:
         request = LeaveGroupRequest(
             group_id=group,
-            members=[MemberIdentity(member_id=one, group_instance_id=two) for one, two in members],
+            members=[
+                MemberIdentity(member_id=member, group_instance_id=two) for member, two in members
+            ],
         )
         answer = self.answers[self.send(request, 5)]
         assert isinstance(answer, LeaveGroupResponse)
         assert answer.error_code == ErrorCode.NONE
         return [
-            (one.member_id, one.group_instance_id, error_code(one.error_code))
-            for one in answer.members
+            (member.member_id, member.group_instance_id, error_code(member.error_code))
+            for member in answer.members
         ]
 
     def commit(
@@ -267,15 +269,15 @@ class Shell:
         answer = self.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group, topics=None))
         assert answer.error_code == ErrorCode.NONE
         return {
-            (topic.name, one.partition_index): one.committed_offset
+            (topic.name, partition.partition_index): partition.committed_offset
             for topic in answer.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         }
 
     def committed_at(self, topic: str, partition: int, group: str = GROUP) -> int:
         wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
         answer = self.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group, topics=[wanted]))
-        [[found]] = [one.partitions for one in answer.topics]
+        [[found]] = [topic.partitions for topic in answer.topics]
         assert found.error_code == ErrorCode.NONE
         return found.committed_offset
 
@@ -290,7 +292,7 @@ class Shell:
         if answer.error_code:
             assert answer.topics == []
             return error_code(answer.error_code)
-        [[done]] = [one.partitions for one in answer.topics]
+        [[done]] = [topic.partitions for topic in answer.topics]
         return error_code(done.error_code)
 
     def delete(self, group: str = GROUP) -> ErrorCode:
@@ -321,7 +323,7 @@ class Shell:
     def finish_rebalance(self, members: Sequence[str], generation: int) -> None:
         """Sync every member; each is assigned its own id in upper case. The first one leads."""
         assigned = {member_id: member_id.upper().encode() for member_id in members}
-        tokens = [self.sync_request(one, generation) for one in members[1:]]
+        tokens = [self.sync_request(member, generation) for member in members[1:]]
         tokens.append(self.sync_request(members[0], generation, assigned))
         for token, member_id in zip(tokens, [*members[1:], members[0]], strict=True):
             answer = self.synced(token)

@@ -40,7 +40,7 @@ def test_timers_fire_at_the_first_look_after_their_deadline(
             deadlines.fire_due(now_ms, 1_000)
             assert set(fired) == due
             assert len(fired) == len(due)
-            expected = {one: at for one, at in expected.items() if one not in due}
+            expected = {entry: at for entry, at in expected.items() if entry not in due}
         if expected:
             assert deadlines.next_ms is not None
             assert deadlines.next_ms <= min(expected.values())

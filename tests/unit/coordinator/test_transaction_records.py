@@ -135,7 +135,7 @@ def test_the_same_requests_leave_the_same_records_as_in_kafka() -> None:
     shell.now_ms = next(times)
     shell.write_markers()
     assert {record.key.hex() for record in shell.log} == {"0000000468322d67"}
-    assert [record.value for record in shell.log] == [bytes.fromhex(one) for _, one in GOLDEN]
+    assert [record.value for record in shell.log] == [bytes.fromhex(entry) for _, entry in GOLDEN]
 
 
 def test_version_0_is_read() -> None:

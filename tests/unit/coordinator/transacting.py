@@ -100,6 +100,7 @@ class TransactionalShell(Shell):
         wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
         request = OffsetFetchRequestGroup(group_id=group, topics=[wanted])
         [[found]] = [
-            one.partitions for one in self.shard.fetch_offsets(request, require_stable=True).topics
+            topic.partitions
+            for topic in self.shard.fetch_offsets(request, require_stable=True).topics
         ]
         return found

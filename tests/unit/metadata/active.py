@@ -147,14 +147,15 @@ class Active:
     ) -> AlterPartitionResponsePartitionData:
         """What a leader's proposal comes to; what is not given is what the image has."""
         known = self.image.topics[topic].partitions[partition]
-        epochs = {one.broker_id: one.epoch for one in self.image.brokers.values()}
+        epochs = {value.broker_id: value.epoch for value in self.image.brokers.values()}
         epochs |= broker_epochs or {}
         wanted = PartitionData(
             partition_index=partition,
             leader_epoch=known.leader_epoch if leader_epoch is None else leader_epoch,
             partition_epoch=known.partition_epoch if partition_epoch is None else partition_epoch,
             new_isr_with_epochs=[
-                BrokerState(broker_id=one, broker_epoch=epochs.get(one, -1)) for one in isr
+                BrokerState(broker_id=broker_id, broker_epoch=epochs.get(broker_id, -1))
+                for broker_id in isr
             ],
             leader_recovery_state=recovery,
         )

@@ -97,8 +97,8 @@ def cluster(*broker_ids: int, topics: Mapping[str, Sequence[Sequence[int]]] | No
 def standing(image: Image, topic: str) -> list[tuple[int, int, int, tuple[int, ...]]]:
     """Leader, leader epoch, partition epoch and ISR of each partition."""
     return [
-        (one.leader, one.leader_epoch, one.partition_epoch, one.isr)
-        for one in image.topics[topic].partitions
+        (partition.leader, partition.leader_epoch, partition.partition_epoch, partition.isr)
+        for partition in image.topics[topic].partitions
     ]
 
 

@@ -114,7 +114,7 @@ def test_a_registration_that_cannot_be_right_is_refused(
 def test_brokers_fenced_together_leave_together() -> None:
     image = cluster(1, 2, 3, topics={"a": [[1, 2, 3], [2, 3, 1], [1, 2], [3]]})
     after = image.apply(fence_brokers(image, [1, 2], unclean_by_default=False).records)
-    assert [one.broker_id for one in after.brokers.values() if one.fenced] == [1, 2]
+    assert [value.broker_id for value in after.brokers.values() if value.fenced] == [1, 2]
     # Whoever of the third comes back first has everything: nobody was in sync after them.
     assert standing(after, "a") == [
         (3, 1, 1, (3,)),

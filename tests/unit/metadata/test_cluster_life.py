@@ -90,9 +90,9 @@ class ClusterLife(RuleBasedStateMachine):
 
     @rule(heard=st.lists(broker_ids, unique=True))
     def silence(self, heard: list[int]) -> None:
-        silent = {one for one in BROKERS if one not in heard}
+        silent = {broker for broker in BROKERS if broker not in heard}
         self.active.pass_ms(SESSION_MS, *heard)
-        assert all(self.image.brokers[one].fenced for one in silent)
+        assert all(self.image.brokers[entry].fenced for entry in silent)
 
     @rule()
     def new_controller(self) -> None:
@@ -106,7 +106,7 @@ class ClusterLife(RuleBasedStateMachine):
         partition = data.draw(st.integers(0, len(topic.partitions) - 1))
         known = topic.partitions[partition]
         leader = known.leader if known.leader > 0 else data.draw(broker_ids)
-        others = [one for one in known.replicas if one != leader]
+        others = [replica for replica in known.replicas if replica != leader]
         isr = (
             [leader, *data.draw(st.lists(st.sampled_from(others), unique=True))]
             if others
@@ -118,7 +118,7 @@ class ClusterLife(RuleBasedStateMachine):
         )
         if leader != known.leader or stale == 1:
             assert answer.error_code != 0
-        down = [one for one in isr if not self.image.brokers[one].is_active]
+        down = [broker_id for broker_id in isr if not self.image.brokers[broker_id].is_active]
         assert not down or answer.error_code != 0
 
     @rule(
@@ -155,23 +155,25 @@ class ClusterLife(RuleBasedStateMachine):
 
     @invariant()
     def who_leads_is_active_and_in_sync(self) -> None:
-        for place, one in self.partitions():
-            assert len(set(one.isr)) == len(one.isr), place
-            assert set(one.isr) <= set(one.replicas), place
-            able = [broker_id for broker_id in one.isr if self.image.brokers[broker_id].is_active]
-            assert one.leader in able if able else one.leader == -1, place
+        for place, partition in self.partitions():
+            assert len(set(partition.isr)) == len(partition.isr), place
+            assert set(partition.isr) <= set(partition.replicas), place
+            able = [
+                broker_id for broker_id in partition.isr if self.image.brokers[broker_id].is_active
+            ]
+            assert partition.leader in able if able else partition.leader == -1, place
 
     @invariant()
     def epochs_grow_with_what_they_count(self) -> None:
-        for place, one in self.partitions():
+        for place, partition in self.partitions():
             old = self.seen.get(place)
-            if old is not None and one != old:
-                assert one.partition_epoch > old.partition_epoch
-                assert one.leader_epoch >= old.leader_epoch
-                if one.leader != old.leader:
-                    assert one.leader_epoch > old.leader_epoch
-                if not set(old.replicas) <= set(one.replicas):
-                    assert one.leader_epoch > old.leader_epoch
+            if old is not None and partition != old:
+                assert partition.partition_epoch > old.partition_epoch
+                assert partition.leader_epoch >= old.leader_epoch
+                if partition.leader != old.leader:
+                    assert partition.leader_epoch > old.leader_epoch
+                if not set(old.replicas) <= set(partition.replicas):
+                    assert partition.leader_epoch > old.leader_epoch
         self.seen = dict(self.partitions())
 
     def teardown(self) -> None:

@@ -40,7 +40,9 @@ def alter(image: Image, *resources: incremental.AlterConfigsResource) -> tuple[I
     """The image afterwards, and the answers as text ("" for success)."""
     request = incremental.IncrementalAlterConfigsRequest(resources=list(resources))
     result = incremental_alter_configs(image, request)
-    answers = [told(one.error_code, one.error_message) for one in result.response.responses]
+    answers = [
+        told(response.error_code, response.error_message) for response in result.response.responses
+    ]
     return image.apply(result.records), answers
 
 
@@ -122,7 +124,9 @@ def test_answers_name_their_resources_in_order() -> None:
         resources=[resource(BROKER, ""), resource(TOPIC, "gone"), resource(TOPIC, "orders")]
     )
     answers = incremental_alter_configs(image_with(), request).response.responses
-    assert [(one.resource_type, one.resource_name, one.error_code) for one in answers] == [
+    assert [
+        (answer.resource_type, answer.resource_name, answer.error_code) for answer in answers
+    ] == [
         (BROKER, "", 0),
         (TOPIC, "gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "orders", 0),
@@ -149,7 +153,7 @@ def test_validate_only_answers_and_records_nothing() -> None:
     )
     result = incremental_alter_configs(image_with(), request)
     assert result.records == ()
-    assert [one.error_code for one in result.response.responses] == [0, 3]
+    assert [response.error_code for response in result.response.responses] == [0, 3]
 
 
 def test_a_list_can_be_appended_to_and_subtracted_from() -> None:

@@ -31,7 +31,8 @@ def assign(
     """The code for each partition."""
     topics = [
         TopicData(
-            topic_id=id_of(name), partitions=[PartitionData(partition_index=one) for one in indexes]
+            topic_id=id_of(name),
+            partitions=[PartitionData(partition_index=index) for index in indexes],
         )
         for name, indexes in places.items()
     ]
@@ -43,7 +44,7 @@ def assign(
     result = assign_replicas_to_dirs(active.image, request, unclean_by_default=active.unclean)
     [told] = active.commit(result).directories
     assert told.id == directory
-    return [one.error_code for topic in told.topics for one in topic.partitions]
+    return [partition.error_code for topic in told.topics for partition in topic.partitions]
 
 
 def lost(active: Active, broker_id: int, *indexes: int) -> list[int]:

@@ -54,7 +54,7 @@ brokers = st.lists(st.integers(1, 5), unique=True)
 def test_no_election_but_an_unclean_one_leaves_the_isr(
     replicas: list[int], isr: list[int], active: list[int], leader: int, election: ElectionKind
 ) -> None:
-    in_sync = tuple(one for one in isr if one in replicas)
+    in_sync = tuple(broker_id for broker_id in isr if broker_id in replicas)
     able = set(in_sync) & set(active)
     elected = elect(PartitionImage(tuple(replicas), in_sync, leader), active, election)
     if elected.unclean:
@@ -75,7 +75,7 @@ def image_of(
         [*broker_records(1, 2, 3), *topic_records("a", partition, configs=configs)]
     )
     return image.apply(
-        [FenceBrokerRecord(id=one, epoch=image.brokers[one].epoch) for one in fenced]
+        [FenceBrokerRecord(id=entry, epoch=image.brokers[entry].epoch) for entry in fenced]
     )
 
 

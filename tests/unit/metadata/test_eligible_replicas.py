@@ -54,9 +54,9 @@ def stand(active: Active) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[
 def silence(active: Active, *broker_ids: int) -> None:
     """Fence brokers by their silence, while the others are heard of."""
     others = [
-        one.broker_id
-        for one in active.image.brokers.values()
-        if one.broker_id not in broker_ids and not one.fenced
+        value.broker_id
+        for value in active.image.brokers.values()
+        if value.broker_id not in broker_ids and not value.fenced
     ]
     active.pass_ms(SESSION_MS, *others)
 
@@ -304,15 +304,15 @@ def telling_features(*broker_ids: int) -> Sequence[Message]:
     """Registrations of brokers of this version, as they are in the log."""
     return [
         RegisterBrokerRecord(
-            broker_id=one,
-            broker_epoch=one,
+            broker_id=broker_id,
+            broker_epoch=broker_id,
             fenced=False,
             features=[
                 BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in SUPPORTED.items()
             ],
         )
-        for one in broker_ids
+        for broker_id in broker_ids
     ]
 
 

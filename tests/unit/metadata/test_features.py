@@ -34,7 +34,7 @@ from headrace.protocol.schema import Message
 from tests.unit.metadata.clusters import registration
 from tests.unit.metadata.test_brokers import register
 
-ALL = {name: (one.min, one.max) for name, one in SUPPORTED.items()}
+ALL = {name: (entry.min, entry.max) for name, entry in SUPPORTED.items()}
 UPGRADE, SAFE, UNSAFE = UpgradeType
 
 
@@ -197,7 +197,7 @@ def test_the_first_version_of_the_request_has_a_flag_for_downgrades() -> None:
     request = UpdateFeaturesRequest(feature_updates=[key])
     result = update_features(image_with(30, 2), request, node_id=1, kraft_version=0, controllers={})
     assert result.records == (level("transaction.version", 1),)
-    assert [one.feature for one in result.response.results] == ["transaction.version"]
+    assert [entry.feature for entry in result.response.results] == ["transaction.version"]
 
 
 def test_a_broker_that_lacks_a_level_of_the_cluster_may_not_register() -> None:

@@ -27,14 +27,14 @@ def full(active: Active, broker_id: int) -> None:
 
 
 def leaders(active: Active) -> list[int]:
-    return [one[0] for one in standing(active.image, "a")]
+    return [entry[0] for entry in standing(active.image, "a")]
 
 
 def test_leaderships_move_to_replicas_in_sync_that_have_room() -> None:
     active = Active(1, 2, 3, topics={"a": [[1, 2, 3], [2, 1, 3], [1, 3], [1]]})
     full(active, 1)
     # In sync is still who lacks nothing; and whoever has no peer goes on to be read.
-    assert [(one[0], one[3]) for one in standing(active.image, "a")] == [
+    assert [(entry[0], entry[3]) for entry in standing(active.image, "a")] == [
         (2, (1, 2, 3)),
         (2, (2, 1, 3)),
         (3, (1, 3)),
@@ -135,7 +135,7 @@ def test_new_replicas_go_where_room_is() -> None:
     active = Active(1, 2, 3)
     full(active, 2)
     made = create(active.image, 2).topics["new"].partitions
-    assert {one for partition in made for one in partition.replicas} == {1, 3}
+    assert {replica for partition in made for replica in partition.replicas} == {1, 3}
     # Where every broker is needed it is not in sync, and so not waited for.
     for partition in create(active.image, 3).topics["new"].partitions:
         assert sorted(partition.replicas) == [1, 2, 3]
@@ -165,4 +165,4 @@ def test_below_the_level_that_knows_them_full_directories_are_not_told() -> None
     level = FeatureLevelRecord(name="metadata.version", feature_level=29)
     active.image = active.image.apply([level])
     full(active, 1)
-    assert not any(isinstance(one, BrokerRegistrationChangeRecord) for one in active.records)
+    assert not any(isinstance(record, BrokerRegistrationChangeRecord) for record in active.records)

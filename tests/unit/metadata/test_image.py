@@ -170,7 +170,7 @@ def test_a_registered_broker_has_what_it_registered_with() -> None:
 
 def test_only_brokers_that_are_up_and_staying_can_be_given_replicas() -> None:
     image = cluster(1, 2, 3)
-    epochs = {one.broker_id: one.epoch for one in image.brokers.values()}
+    epochs = {value.broker_id: value.epoch for value in image.brokers.values()}
     fenced = image.apply([FenceBrokerRecord(id=1, epoch=epochs[1])])
     assert fenced.active_racks() == {2: None, 3: None}
     assert fenced.apply([UnfenceBrokerRecord(id=1, epoch=epochs[1])]) == image

@@ -139,7 +139,7 @@ def test_each_partition_has_its_own_outcome() -> None:
         ],
     )
     response = active.commit(alter_partition(active.image, request, unclean_by_default=False))
-    codes = [[one.error_code for one in topic.partitions] for topic in response.topics]
+    codes = [[partition.error_code for partition in topic.partitions] for topic in response.topics]
     unknown, twice = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST
     assert codes == [[0, twice, unknown, unknown, twice], [ErrorCode.UNKNOWN_TOPIC_ID], [0]]
     assert standing(active.image, "a") == [(1, 0, 1, (1,)), (2, 0, 0, (2, 1))]

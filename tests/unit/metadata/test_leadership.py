@@ -27,9 +27,9 @@ def elect(
     request = ElectLeadersRequest(election_type=kind, topic_partitions=topics)
     result = elect_leaders(image, request, unclean_by_default=False)
     codes = {
-        (topic.topic, one.partition_id): one.error_code
+        (topic.topic, answer.partition_id): answer.error_code
         for topic in result.response.replica_election_results
-        for one in topic.partition_result
+        for answer in topic.partition_result
     }
     return image.apply(result.records), codes
 
@@ -41,7 +41,7 @@ def restarted() -> Active:
     active.beat(1)
     active.alter(2, [2, 1], partition=0)
     active.pass_ms(SESSION_MS, 1, 2)
-    assert [one[0] for one in standing(active.image, "a")] == [2, 2, -1]
+    assert [entry[0] for entry in standing(active.image, "a")] == [2, 2, -1]
     return active
 
 
@@ -95,7 +95,9 @@ def test_an_election_of_no_known_type_is_refused() -> None:
 
 
 def leaders(image: Image) -> Counter[int]:
-    return Counter(one.leader for topic in image.topics.values() for one in topic.partitions)
+    return Counter(
+        partition.leader for topic in image.topics.values() for partition in topic.partitions
+    )
 
 
 def test_leaderships_go_back_to_a_broker_that_is_back() -> None:
@@ -123,8 +125,8 @@ def strayed(count: int) -> Image:
     """Ten partitions of broker 1, of which another one leads `count`."""
     image = Active(1, 2, topics={"a": [[1, 2]] * 10}).image
     return image.apply(
-        PartitionChangeRecord(topic_id=id_of("a"), partition_id=one, leader=2)
-        for one in range(count)
+        PartitionChangeRecord(topic_id=id_of("a"), partition_id=index, leader=2)
+        for index in range(count)
     )
 
 

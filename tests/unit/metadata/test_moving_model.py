@@ -59,9 +59,9 @@ def caught_up(image: Image, followers: tuple[int, ...]) -> Image:
         return image
     alive = image.active_racks()
     isr = [
-        one
-        for one in partition.replicas
-        if one in alive and (one in followers or one in partition.isr)
+        replica
+        for replica in partition.replicas
+        if replica in alive and (replica in followers or replica in partition.isr)
     ]
     leader = image.brokers[partition.leader]
     wanted = PartitionData(
@@ -69,7 +69,8 @@ def caught_up(image: Image, followers: tuple[int, ...]) -> Image:
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
         new_isr_with_epochs=[
-            BrokerState(broker_id=one, broker_epoch=image.brokers[one].epoch) for one in isr
+            BrokerState(broker_id=broker_id, broker_epoch=image.brokers[broker_id].epoch)
+            for broker_id in isr
         ],
     )
     request = AlterPartitionRequest(

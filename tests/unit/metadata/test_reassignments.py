@@ -197,7 +197,7 @@ def test_a_partition_that_nobody_has_in_sync_can_be_cancelled_too() -> None:
 
 def test_a_leader_that_goes_when_nobody_of_the_rest_is_alive_leaves_none() -> None:
     image = cluster(1, 2, 3, topics=ORDERS)
-    brokers = {key: replace(one, fenced=key == 2) for key, one in image.brokers.items()}
+    brokers = {key: replace(broker, fenced=key == 2) for key, broker in image.brokers.items()}
     partition = partition_of(moved(replace(image, brokers=brokers), 0, [2]))
     assert (partition.replicas, partition.isr, partition.leader) == ((2,), (2,), -1)
 
@@ -251,7 +251,7 @@ def test_an_error_of_one_partition_leaves_the_others_alone() -> None:
     image = cluster(1, 2, 3, 4, topics=ORDERS)
     result = alter(image, (0, [9]), (1, [2, 3, 4]))
     [topic] = result.response.responses
-    assert [one.error_code for one in topic.partitions] == [
+    assert [partition.error_code for partition in topic.partitions] == [
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ErrorCode.NONE,
     ]
@@ -262,7 +262,10 @@ def test_an_error_of_one_partition_leaves_the_others_alone() -> None:
 def test_a_partition_named_twice_is_refused_the_second_time() -> None:
     result = alter(cluster(1, 2, 3, topics=ORDERS), (0, [1, 2]), (0, [3]))
     [topic] = result.response.responses
-    assert [one.error_code for one in topic.partitions] == [0, ErrorCode.INVALID_REQUEST]
+    assert [partition.error_code for partition in topic.partitions] == [
+        0,
+        ErrorCode.INVALID_REQUEST,
+    ]
     assert len(result.records) == 1
 
 
@@ -273,9 +276,14 @@ def listed(image: Image, **asked: list[int]) -> list[tuple[str, int, list[int], 
     ]
     request = ListPartitionReassignmentsRequest(topics=topics or None)
     return [
-        (topic.name, one.partition_index, one.adding_replicas, one.removing_replicas)
+        (
+            topic.name,
+            partition.partition_index,
+            partition.adding_replicas,
+            partition.removing_replicas,
+        )
         for topic in list_partition_reassignments(image, request).topics
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
 
 

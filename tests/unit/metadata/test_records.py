@@ -53,9 +53,9 @@ def test_every_record_survives_the_log(record: Message) -> None:
 
 def test_every_record_type_of_the_tables_can_be_logged() -> None:
     declared = {
-        one
-        for one in vars(metadata_records).values()
-        if isinstance(one, type) and issubclass(one, Message) and one is not Message
+        value
+        for value in vars(metadata_records).values()
+        if isinstance(value, type) and issubclass(value, Message) and value is not Message
     }
     assert set(RECORD_TYPES.values()) == declared
 

@@ -251,7 +251,7 @@ def test_a_person_decides_where_every_log_is_damaged() -> None:
 
 def test_a_broker_that_was_taken_out_of_the_cluster_is_not_waited_for() -> None:
     active = restarted(1, 2)
-    brokers = {one: broker for one, broker in active.image.brokers.items() if one != 3}
+    brokers = {entry: broker for entry, broker in active.image.brokers.items() if entry != 3}
     active.image = replace(active.image, brokers=brokers)
     recovery = Recovery(active)
     recovery.answer(1, 4, 10)

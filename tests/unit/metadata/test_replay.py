@@ -56,7 +56,7 @@ class MetadataLog(RuleBasedStateMachine):
         self.image = self.image.apply(result.records)
 
     def creatable(self, name: str, partitions: int, replicas: int, given: dict[str, str]) -> bool:
-        collides = any(name.replace(".", "_") == one.replace(".", "_") for one in self.counts)
+        collides = any(name.replace(".", "_") == count.replace(".", "_") for count in self.counts)
         good_settings = all(key != "no.such" and value == "5" for key, value in given.items())
         return (
             " " not in name
@@ -102,7 +102,9 @@ class MetadataLog(RuleBasedStateMachine):
         request = DeleteTopicsRequest(topics=states)
         result = delete_topics(self.image, request, config=BrokerConfig())
         gone = {name for name in wanted if wanted.count(name) == 1 and name in self.counts}
-        answered = {one.name for one in result.response.responses if one.error_code == 0}
+        answered = {
+            response.name for response in result.response.responses if response.error_code == 0
+        }
         assert answered == gone
         self.commit(result)
         for name in gone:
@@ -163,7 +165,7 @@ class MetadataLog(RuleBasedStateMachine):
         topics = self.image.topics
         assert {name: len(topic.partitions) for name, topic in topics.items()} == self.counts
         assert self.image.partition_count == sum(self.counts.values())
-        assert self.image.topics_by_id == {one.topic_id: one for one in topics.values()}
+        assert self.image.topics_by_id == {value.topic_id: value for value in topics.values()}
         given = {name: texts for name, texts in self.settings.items() if texts}
         assert {name: texts for (_, name), texts in self.image.configs.items()} == given
         assert self.image.next_producer_id == self.producer_ids

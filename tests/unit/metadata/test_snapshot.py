@@ -53,7 +53,7 @@ broker_records = st.builds(
             max_supported_version=st.integers(2, 4),
         ),
         max_size=2,
-        unique_by=lambda one: one.name,
+        unique_by=lambda topic: topic.name,
     ),
     rack=st.none() | texts,
     fenced=st.booleans(),
@@ -121,7 +121,9 @@ def test_replaying_the_records_of_an_image_gives_it_back(
     next_producer_id: int,
     quotas: dict[tuple[str | None, str], float],
 ) -> None:
-    levels = [FeatureLevelRecord(name=name, feature_level=one) for name, one in features.items()]
+    levels = [
+        FeatureLevelRecord(name=name, feature_level=feature) for name, feature in features.items()
+    ]
     image = Image().apply([*configs, *made, *brokers, *levels])
     if next_producer_id:
         image = image.apply([ProducerIdsRecord(next_producer_id=next_producer_id)])
@@ -158,4 +160,4 @@ def test_the_test_above_knows_every_field() -> None:
         " directories",
     }
     for kind, names in told.items():
-        assert [one.name for one in fields(kind)] == names.split()
+        assert [field.name for field in fields(kind)] == names.split()

@@ -112,7 +112,7 @@ def test_the_response_can_be_sent_in_every_version() -> None:
     response = create(image, topic("orders"), topic("taken"), topic("")).response
     for version in range(2, 8):
         decoded = decode_message(CreateTopicsResponse, version, encode_message(response, version))
-        assert [one.error_code for one in decoded.topics] == [0, 36, 17]
+        assert [result.error_code for result in decoded.topics] == [0, 36, 17]
     assert decode_message(CreateTopicsResponse, 7, encode_message(response, 7)) == response
 
 
@@ -128,14 +128,14 @@ def test_the_answer_tells_every_setting_and_its_source() -> None:
     )
     [answer] = create(cluster(1), topic("orders", retention_ms="7"), config=config).response.topics
     assert answer.configs is not None
-    assert {one.name for one in answer.configs} == set(describe_topic(config, {}))
-    sources = {one.name: (one.value, one.config_source) for one in answer.configs}
+    assert {config.name for config in answer.configs} == set(describe_topic(config, {}))
+    sources = {config.name: (config.value, config.config_source) for config in answer.configs}
     assert sources["retention.ms"] == ("7", 1)
     assert sources["max.message.bytes"] == ("9", 2)
     assert sources["segment.bytes"] == ("2000000", 3)
     assert sources["compression.type"] == ("zstd", 4)
     assert sources["flush.ms"] == ("9223372036854775807", 5)
-    assert not any(one.read_only or one.is_sensitive for one in answer.configs)
+    assert not any(config.read_only or config.is_sensitive for config in answer.configs)
 
 
 def test_one_topics_settings_do_not_show_in_anothers_answer() -> None:
@@ -143,7 +143,7 @@ def test_one_topics_settings_do_not_show_in_anothers_answer() -> None:
     values = [
         {config.name: config.value for config in answer.configs or []} for answer in (first, second)
     ]
-    assert [one["retention.ms"] for one in values] == ["7", "604800000"]
+    assert [value["retention.ms"] for value in values] == ["7", "604800000"]
 
 
 def test_validate_only_answers_the_same_and_records_nothing() -> None:
@@ -159,7 +159,7 @@ def test_validate_only_answers_the_same_and_records_nothing() -> None:
 def test_a_bad_topic_does_not_fail_its_neighbours() -> None:
     image = cluster(1, topics={"taken": [[1]]})
     result = create(image, topic("a"), topic("taken"), topic("b/c"), topic("d", 0), topic("e"))
-    codes = {one.name: one.error_code for one in result.response.topics}
+    codes = {answer.name: answer.error_code for answer in result.response.topics}
     assert codes == {
         "a": 0,
         "taken": ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -172,7 +172,7 @@ def test_a_bad_topic_does_not_fail_its_neighbours() -> None:
 
 def test_a_topic_named_twice_is_created_not_even_once() -> None:
     result = create(cluster(1), topic("a"), topic("b"), topic("a", 5))
-    codes = {one.name: one.error_code for one in result.response.topics}
+    codes = {answer.name: answer.error_code for answer in result.response.topics}
     assert codes == {"a": ErrorCode.INVALID_REQUEST, "b": 0}
     assert len(result.response.topics) == 2
     assert set(cluster(1).apply(result.records).topics) == {"b"}
@@ -208,7 +208,7 @@ def test_a_topic_that_cannot_be_is_refused_with_what_to_do(
 
 def test_names_collide_within_one_request_too() -> None:
     result = create(cluster(1), topic("a.b"), topic("a_b"), topic("ab"))
-    assert [one.error_code for one in result.response.topics] == [
+    assert [answer.error_code for answer in result.response.topics] == [
         0,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         0,
@@ -234,7 +234,7 @@ def test_topics_of_a_request_share_its_partition_budget() -> None:
     result = create(
         cluster(1), topic("a", 6000), topic("b", 6000), topic("c", 4000, 2), topic("d", 4000)
     )
-    assert [one.error_code for one in result.response.topics] == [
+    assert [answer.error_code for answer in result.response.topics] == [
         0,
         ErrorCode.POLICY_VIOLATION,
         ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -254,7 +254,7 @@ def test_a_manual_assignment_is_kept_as_it_is() -> None:
     [answer] = result.response.topics
     assert (answer.num_partitions, answer.replication_factor) == (2, 2)
     partitions = image.apply(result.records).topics["t"].partitions
-    assert [one.replicas for one in partitions] == [(3, 1), (1, 2)]
+    assert [partition.replicas for partition in partitions] == [(3, 1), (1, 2)]
 
 
 def test_a_manual_assignment_may_come_in_any_order() -> None:
@@ -262,7 +262,7 @@ def test_a_manual_assignment_may_come_in_any_order() -> None:
     wanted = assigned("t", [1], [2])
     wanted.assignments.reverse()
     partitions = image.apply(create(image, wanted).records).topics["t"].partitions
-    assert [one.leader for one in partitions] == [1, 2]
+    assert [partition.leader for partition in partitions] == [1, 2]
 
 
 def test_a_replica_that_is_down_starts_out_of_sync() -> None:
@@ -341,7 +341,7 @@ def test_old_clients_delete_by_a_list_of_names() -> None:
     image = cluster(1, topics={"a": [[1]]})
     request = DeleteTopicsRequest(topic_names=["a", "gone"])
     result = delete_topics(image, request, config=BrokerConfig())
-    assert [(one.name, one.error_code) for one in result.response.responses] == [
+    assert [(response.name, response.error_code) for response in result.response.responses] == [
         ("a", 0),
         ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
@@ -388,7 +388,7 @@ def test_a_topic_that_cannot_be_deleted_does_not_stop_the_others(
 def test_a_topic_named_twice_is_not_deleted(again: DeleteTopicState) -> None:
     image = cluster(1, topics={"a": [[1]]})
     result = delete(image, DeleteTopicState(name="a"), again)
-    codes = {one.error_code for one in result.response.responses}
+    codes = {response.error_code for response in result.response.responses}
     assert codes == {ErrorCode.INVALID_REQUEST}
     assert result.records == ()
 
@@ -424,13 +424,17 @@ def grow(
 def test_a_topic_grows_to_the_count_asked_for() -> None:
     image = cluster(1, 2, 3, topics={"a": [[2, 3], [3, 1]]})
     result = grow(image, ("a", 6, None))
-    assert [(one.name, one.error_code, one.error_message) for one in result.response.results] == [
-        ("a", 0, None)
-    ]
+    assert [
+        (answer.name, answer.error_code, answer.error_message) for answer in result.response.results
+    ] == [("a", 0, None)]
     after = image.apply(result.records)
     assert after.topics["a"].partitions[:2] == image.topics["a"].partitions
-    assert Counter(one.leader for one in after.topics["a"].partitions) == {1: 2, 2: 2, 3: 2}
-    assert all(len(one.replicas) == 2 for one in after.topics["a"].partitions)
+    assert Counter(partition.leader for partition in after.topics["a"].partitions) == {
+        1: 2,
+        2: 2,
+        3: 2,
+    }
+    assert all(len(partition.replicas) == 2 for partition in after.topics["a"].partitions)
     assert after.partition_count == 6
 
 
@@ -454,23 +458,30 @@ def test_topics_of_one_partition_are_spread_over_the_brokers() -> None:
         request = CreateTopicsRequest(topics=[topic(f"t{number}", 1, 2)])
         made = create_topics(image, request, config=BrokerConfig(), random=random)
         image = image.apply(made.records)
-    partitions = [one.partitions[0] for one in image.topics.values()]
-    assert Counter(one.leader for one in partitions) == {1: 10, 2: 10, 3: 10}
-    held = Counter(broker_id for one in partitions for broker_id in one.replicas)
+    partitions = [value.partitions[0] for value in image.topics.values()]
+    assert Counter(partition.leader for partition in partitions) == {1: 10, 2: 10, 3: 10}
+    held = Counter(broker_id for partition in partitions for broker_id in partition.replicas)
     assert held == {1: 20, 2: 20, 3: 20}
     at_once = create(cluster(1, 2, 3), *(topic(f"t{number}", 1) for number in range(30)))
     topics = cluster(1, 2, 3).apply(at_once.records).topics.values()
-    assert Counter(one.partitions[0].leader for one in topics) == {1: 10, 2: 10, 3: 10}
+    assert Counter(entry.partitions[0].leader for entry in topics) == {1: 10, 2: 10, 3: 10}
 
 
 def test_fenced_brokers_get_replicas_only_where_others_are_too_few() -> None:
     image = cluster(1, 2, 3)
     image = image.apply([FenceBrokerRecord(id=2, epoch=image.brokers[2].epoch)])
     made = image.apply(create(image, topic("a", 4, 2)).records).topics["a"]
-    assert {broker_id for one in made.partitions for broker_id in one.replicas} == {1, 3}
+    assert {broker_id for partition in made.partitions for broker_id in partition.replicas} == {
+        1,
+        3,
+    }
     wide = image.apply(create(image, topic("b", 2, 3)).records).topics["b"]
-    for one in wide.partitions:
-        assert (one.replicas[2], sorted(one.isr), one.leader) == (2, [1, 3], one.replicas[0])
+    for partition in wide.partitions:
+        assert (partition.replicas[2], sorted(partition.isr), partition.leader) == (
+            2,
+            [1, 3],
+            partition.replicas[0],
+        )
     grown = image.apply(create(image, topic("b", 1, 3)).records)
     added = grown.apply(grow(grown, ("b", 2, None)).records).topics["b"].partitions[1]
     assert (added.replicas[2], sorted(added.isr)) == (2, [1, 3])
@@ -480,14 +491,14 @@ def test_fenced_brokers_get_replicas_only_where_others_are_too_few() -> None:
 def test_a_topic_whose_first_broker_is_gone_can_still_grow() -> None:
     image = cluster(1, 2, topics={"a": [[9]]})
     partitions = image.apply(grow(image, ("a", 3, None)).records).topics["a"].partitions
-    assert {one.leader for one in partitions[1:]} == {1, 2}
+    assert {partition.leader for partition in partitions[1:]} == {1, 2}
 
 
 def test_new_partitions_can_be_assigned_by_hand() -> None:
     image = cluster(1, 2, topics={"a": [[1]]})
     result = grow(image, ("a", 3, [[2], [1]]))
     partitions = image.apply(result.records).topics["a"].partitions
-    assert [one.replicas for one in partitions] == [(1,), (2,), (1,)]
+    assert [partition.replicas for partition in partitions] == [(1,), (2,), (1,)]
 
 
 @pytest.mark.parametrize(
@@ -519,7 +530,7 @@ def test_a_topic_that_cannot_grow_does_not_stop_the_others(
 def test_topics_that_grow_in_one_request_share_its_partition_budget() -> None:
     image = cluster(1, topics={"a": [[1]], "b": [[1]], "c": [[1]]})
     result = grow(image, ("a", 6001, None), ("b", 6001, None), ("c", 4001, None))
-    codes = [one.error_code for one in result.response.results]
+    codes = [answer.error_code for answer in result.response.results]
     assert codes == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
@@ -533,7 +544,7 @@ def test_growing_is_only_tried_with_validate_only() -> None:
 def test_a_topic_named_twice_does_not_grow() -> None:
     image = cluster(1, topics={"a": [[1]]})
     result = grow(image, ("a", 2, None), ("a", 3, None))
-    assert [one.error_code for one in result.response.results] == [ErrorCode.INVALID_REQUEST]
+    assert [answer.error_code for answer in result.response.results] == [ErrorCode.INVALID_REQUEST]
     assert result.records == ()
 
 

@@ -128,7 +128,7 @@ def test_one_broker_that_fails_leaves_the_others_alone() -> None:
     with serving(TEXT.encode()) as good, serving(b"<html>", 200) as other, serving(b"", 503) as bad:
         found = read(good, other, bad, closed)
     assert found[0].node_id == 3
-    assert [one.error is None for one in found] == [True, False, False, False]
+    assert [entry.error is None for entry in found] == [True, False, False, False]
     assert found[1].error == "no metrics of a headrace broker"
     assert "503" in str(found[2].error)
 

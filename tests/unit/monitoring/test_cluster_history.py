@@ -158,7 +158,11 @@ def test_problems_of_brokers_and_disks() -> None:
         2: KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 2: refused"),
     }
     state = history.add(sample(1000, health=health, topics={"a": topic("a", (1,))}))
-    assert [one.check for one in state.problems] == ["broker", "under-replicated", "disk-space"]
+    assert [problem.check for problem in state.problems] == [
+        "broker",
+        "under-replicated",
+        "disk-space",
+    ]
     assert state.brokers[2].error is not None
     assert state.brokers[2].lagging == 1
 

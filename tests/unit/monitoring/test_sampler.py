@@ -64,7 +64,7 @@ def test_a_quorum_that_does_not_answer_is_a_problem() -> None:
     brokers.quorum_error = ErrorCode.BROKER_NOT_AVAILABLE
 
     async def scenario(sampler: Sampler) -> None:
-        assert [one.check for one in (await sampler.sample()).problems] == ["controller"]
+        assert [problem.check for problem in (await sampler.sample()).problems] == ["controller"]
 
     sampled(brokers, scenario)
 
@@ -76,7 +76,7 @@ def test_a_dead_broker_is_told_and_hides_no_other() -> None:
     async def scenario(sampler: Sampler) -> None:
         state = await sampler.sample()
         assert state.topics["a"].messages == 12
-        assert [(one.check, one.name) for one in state.problems] == [("broker", "2")]
+        assert [(problem.check, problem.name) for problem in state.problems] == [("broker", "2")]
         assert state.brokers[2].error is not None
         assert state.brokers[1].error is None
 

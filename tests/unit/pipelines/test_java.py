@@ -141,6 +141,6 @@ def test_arguments_reach_the_bundled_java_as_they_are_but_for_the_module_it_lack
             check=True,
         )
         assert answer.stdout == "".join(
-            f"<{one}>\n" for one in (*arguments, "--add-modules=java.sql")
+            f"<{entry}>\n" for entry in (*arguments, "--add-modules=java.sql")
         )
     assert sorted(path.name for path in (tmp_path / "home" / "bin").iterdir()) == ["java"]

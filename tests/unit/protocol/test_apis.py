@@ -128,13 +128,16 @@ def test_a_response_too_short_for_its_header_is_refused(frame: bytes) -> None:
 
 
 def test_announced_versions_are_those_that_are_served_but_for_produce() -> None:
-    announced = {one.api_key: one for one in announced_versions(Api)}
+    announced = {
+        announced_version.api_key: announced_version
+        for announced_version in announced_versions(Api)
+    }
     assert list(announced) == sorted(Api)
-    for key, one in announced.items():
+    for key, entry in announced.items():
         first, last = served_versions(key)
-        assert one.max_version == last
+        assert entry.max_version == last
         # Old librdkafka gives up on a broker that does not announce Produce from 0 on.
-        assert one.min_version == (0 if key == Api.PRODUCE else first)
+        assert entry.min_version == (0 if key == Api.PRODUCE else first)
 
 
 def test_versions_that_kafka_hides_are_not_served() -> None:

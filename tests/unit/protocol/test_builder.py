@@ -87,9 +87,9 @@ def test_aiokafka_reads_what_was_built(codec: Compression) -> None:
     batch = filled(ROWS).finish(compression=codec)
     read = aiokafka_records.DefaultRecordBatch(bytes(batch))
     assert read.validate_crc()
-    assert [(one.timestamp, one.key, one.value, tuple(one.headers)) for one in read] == [
-        (timestamp, key, value, tuple(headers)) for timestamp, key, value, headers in ROWS
-    ]
+    assert [
+        (record.timestamp, record.key, record.value, tuple(record.headers)) for record in read
+    ] == [(timestamp, key, value, tuple(headers)) for timestamp, key, value, headers in ROWS]
 
 
 def test_any_buffer_is_a_key_or_a_value() -> None:

@@ -42,7 +42,9 @@ row_lists = st.lists(
 
 
 def as_rows(records: list[ConsumerRecord]) -> list[Any]:
-    return [(one.offset, one.timestamp, one.key, one.value, one.headers) for one in records]
+    return [
+        (entry.offset, entry.timestamp, entry.key, entry.value, entry.headers) for entry in records
+    ]
 
 
 def expected(rows: list[Any], base_offset: int = 0) -> list[Any]:
@@ -73,7 +75,7 @@ def record(**changes: Any) -> ConsumerRecord:
 def test_records_are_those_of_all_batches(codec: Compression, batches: list[Any]) -> None:
     records = decode_records(joined(*batches, compression=codec), "orders", 3)
     assert as_rows(records) == expected([row for rows in batches for row in rows])
-    assert {(one.topic, one.partition) for one in records} == {("orders", 3)}
+    assert {(tp.topic, tp.partition) for tp in records} == {("orders", 3)}
 
 
 @given(batches=st.lists(row_lists, min_size=1, max_size=4), from_offset=st.integers(0, 50))
@@ -93,18 +95,18 @@ def test_what_aiokafka_wrote_is_read(codec: Compression) -> None:
 
 def test_batch_says_whose_time_it_is_and_under_which_leader() -> None:
     batch = encode_batch(ROWS, leader_epoch=7)
-    assert {(one.timestamp_type, one.leader_epoch) for one in decode_records(batch, "t", 0)} == {
-        (0, 7)
-    }
+    assert {
+        (record.timestamp_type, record.leader_epoch) for record in decode_records(batch, "t", 0)
+    } == {(0, 7)}
     stamp_log_append_time(batch, read_header(batch), 5000)
-    times = {(one.timestamp_type, one.timestamp) for one in decode_records(batch, "t", 0)}
+    times = {(record.timestamp_type, record.timestamp) for record in decode_records(batch, "t", 0)}
     assert times == {(1, 5000)}
 
 
 def test_control_batches_are_passed_over() -> None:
     control = encode_batch([(1, b"\0\0\0\1", b"", ())], base_offset=4, control=True)
     data = encode_batch(ROWS) + control + encode_batch(ROWS, base_offset=5)
-    assert [one.offset for one in decode_records(data, "t", 0)] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert [record.offset for record in decode_records(data, "t", 0)] == [0, 1, 2, 3, 5, 6, 7, 8]
     assert decode_batches(control, "t", 0) == ([], len(control), 5)
 
 
@@ -156,7 +158,7 @@ def test_offset_to_read_on_from_is_behind_what_was_compacted_away() -> None:
     struct.pack_into(">i", batch, 23, 9)
     struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
     records, position, offset = decode_batches(batch, "t", 0, from_offset=12)
-    assert ([one.offset for one in records], position, offset) == ([12, 13], len(batch), 20)
+    assert ([entry.offset for entry in records], position, offset) == ([12, 13], len(batch), 20)
 
 
 def test_corrupt_batch_is_met_after_the_good_ones() -> None:
@@ -244,8 +246,8 @@ def test_record_of_an_unhashable_value_still_has_a_hash() -> None:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_record_survives_pickling(protocol: int) -> None:
-    for one in decode_records(encode_batch(ROWS, leader_epoch=3), "t", 5):
-        assert pickle.loads(pickle.dumps(one, protocol)) == one
+    for record in decode_records(encode_batch(ROWS, leader_epoch=3), "t", 5):
+        assert pickle.loads(pickle.dumps(record, protocol)) == record
 
 
 def test_copies_are_equal_and_apart() -> None:

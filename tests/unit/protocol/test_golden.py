@@ -36,7 +36,9 @@ def named(frames: list[Frame]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("frame", named([one for one in FRAMES if one.direction == "request"]))
+@pytest.mark.parametrize(
+    "frame", named([entry for entry in FRAMES if entry.direction == "request"])
+)
 def test_a_request_of_a_real_client_is_written_as_it_was_read(frame: Frame) -> None:
     header = read_request_header(memoryview(frame.data))
     assert (header.api_key, header.api_version) == (frame.api, frame.version)
@@ -48,7 +50,9 @@ def test_a_request_of_a_real_client_is_written_as_it_was_read(frame: Frame) -> N
     assert b"".join(again)[4:] == data
 
 
-@pytest.mark.parametrize("frame", named([one for one in FRAMES if one.direction == "response"]))
+@pytest.mark.parametrize(
+    "frame", named([entry for entry in FRAMES if entry.direction == "response"])
+)
 def test_a_response_that_a_real_client_read_is_written_as_it_was_read(frame: Frame) -> None:
     correlation_id, response = decode_response(frame.api, frame.version, frame.data)
     header = RequestHeader(frame.api, frame.version, correlation_id, None, 0)

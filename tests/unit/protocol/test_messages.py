@@ -148,7 +148,8 @@ def test_every_api_key_has_its_tables() -> None:
 
 def test_every_table_of_an_api_has_its_row() -> None:
     modules = [
-        import_module(f"{messages.__name__}.{one.name}") for one in iter_modules(messages.__path__)
+        import_module(f"{messages.__name__}.{iter_module.name}")
+        for iter_module in iter_modules(messages.__path__)
     ]
     tables = {
         cls

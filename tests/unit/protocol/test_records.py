@@ -765,8 +765,8 @@ def test_other_clients_read_our_batches(client: str, codec: int, rows: list[Row]
     theirs = CLIENTS[client].DefaultRecordBatch(ours)
     assert theirs.validate_crc()
     assert [
-        Record(one.offset, one.timestamp, one.key, one.value, map(tuple, one.headers))
-        for one in theirs
+        Record(their.offset, their.timestamp, their.key, their.value, map(tuple, their.headers))
+        for their in theirs
     ] == records_of(rows)
 
 

@@ -105,10 +105,10 @@ class Chaos:
     def _cut(self) -> None:
         """Cut links, some of them in one direction only."""
         nodes = list(self.cluster.processes)
-        for one in nodes:
+        for node in nodes:
             for other in nodes:
                 if self.rng.random() < 0.3:
-                    self.cluster.faults.cuts.add((one, other))
+                    self.cluster.faults.cuts.add((node, other))
 
     def _isolate_leader(self) -> None:
         leader = self.cluster.leader

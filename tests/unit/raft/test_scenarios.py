@@ -96,7 +96,11 @@ def test_wiped_voter_does_not_help_a_leader_that_was_replaced() -> None:
 
 
 def voter_of(cluster: Cluster, leader: Process) -> Process:
-    (voter,) = (one for one in cluster.alive if one.node.leader_id == leader.node_id != one.node_id)
+    (voter,) = (
+        broker
+        for broker in cluster.alive
+        if broker.node.leader_id == leader.node_id != broker.node_id
+    )
     return voter
 
 

@@ -28,15 +28,17 @@ def filled(session: FollowerFetchSession) -> FetchRequest:
 
 def named(request: FetchRequest) -> dict[tuple[bytes, int], int]:
     return {
-        (topic.topic_id, one.partition): one.fetch_offset
+        (topic.topic_id, partition.partition): partition.fetch_offset
         for topic in request.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
 def forgotten(request: FetchRequest) -> list[tuple[bytes, int]]:
     return [
-        (one.topic_id, index) for one in request.forgotten_topics_data for index in one.partitions
+        (entry.topic_id, index)
+        for entry in request.forgotten_topics_data
+        for index in entry.partitions
     ]
 
 
@@ -53,7 +55,7 @@ def test_the_first_request_names_everything_and_asks_for_a_session() -> None:
     want(session, AUDIT, 0)
     request = filled(session)
     assert (request.session_id, request.session_epoch) == (0, 0)
-    assert [(one.topic, len(one.partitions)) for one in request.topics] == [
+    assert [(topic.topic, len(topic.partitions)) for topic in request.topics] == [
         ("orders", 2),
         ("audit", 1),
     ]
@@ -210,7 +212,8 @@ def test_both_sides_agree_on_what_is_wanted(seed: int) -> None:
             session.accept(FetchResponse(error_code=error.code))
             continue
         assert {
-            (one.topic_id, one.partition): one.fetch_offset for one in plan.partitions
+            (partition.topic_id, partition.partition): partition.fetch_offset
+            for partition in plan.partitions
         } == wanted
         if fate < 0.2:
             session.restart()

@@ -172,12 +172,12 @@ def asked(follower: FollowerState, now: float = 0.0) -> list[FetchPartition] | N
     request = FetchRequest()
     if not follower.fill(request, now):
         return None
-    return [one for topic in request.topics for one in topic.partitions]
+    return [partition for topic in request.topics for partition in topic.partitions]
 
 
 def offsets(follower: FollowerState, now: float = 0.0) -> dict[int, int] | None:
     found = asked(follower, now)
-    return None if found is None else {one.partition: one.fetch_offset for one in found}
+    return None if found is None else {entry.partition: entry.fetch_offset for entry in found}
 
 
 def response(*partitions: PartitionData) -> FetchResponse:
@@ -188,7 +188,7 @@ def response(*partitions: PartitionData) -> FetchResponse:
 def answered(follower: FollowerState, *partitions: PartitionData) -> list[int]:
     answers = follower.answered(response(*partitions))
     assert answers is not None
-    return [one.followed.key.partition for one in answers]
+    return [entry.followed.key.partition for entry in answers]
 
 
 def test_a_fetch_says_where_the_log_ends_and_who_wrote_its_end() -> None:

@@ -73,7 +73,7 @@ class Replica:
             self.entries = [(older[-1][0], offset), *self.entries[len(older) :]]
 
     def dump(self) -> dict[int, tuple[int, int]]:
-        return {self.base_offset + index: one for index, one in enumerate(self.records)}
+        return {self.base_offset + index: record for index, record in enumerate(self.records)}
 
 
 class Cluster:
@@ -207,7 +207,7 @@ def test_what_is_committed_stays_and_logs_become_alike(seed: int) -> None:
             position = position_of(log)
             cluster.fetch(node)
         start = max(log.log_start_offset, leader.log_start_offset)
-        theirs = {offset: one for offset, one in leader.dump().items() if offset >= start}
-        assert {offset: one for offset, one in log.dump().items() if offset >= start} == theirs
+        theirs = {offset: entry for offset, entry in leader.dump().items() if offset >= start}
+        assert {offset: entry for offset, entry in log.dump().items() if offset >= start} == theirs
     cluster.check()
     assert cluster.high_watermark == leader.log_end_offset

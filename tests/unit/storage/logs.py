@@ -93,7 +93,7 @@ def read_all(log: Log, max_bytes: int = 300) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     while offset < log.log_end_offset:
         piece = log.read(offset, max_bytes, log.log_end_offset, at_least_one=True)
-        records = [one for one in values(piece.records) if one[0] >= offset]
+        records = [value for value in values(piece.records) if value[0] >= offset]
         if not records:
             break
         found += records
@@ -105,7 +105,7 @@ def check_indexes(log: Log) -> None:
     """Every index entry must point at a batch that is what the entry says."""
     for segment in log.segments:
         batches = list(segment.batches(0, segment.size))
-        ends = {one.position: one.header.last_offset for one in batches}
+        ends = {entry.position: entry.header.last_offset for entry in batches}
         last_key = -1
         for key, position in segment.offset_index.entries():
             assert ends[position] == segment.base_offset + key
@@ -114,9 +114,11 @@ def check_indexes(log: Log) -> None:
         last_timestamp = -1
         for timestamp, relative in segment.time_index.entries():
             until = [
-                one for one in batches if one.header.last_offset <= segment.base_offset + relative
+                entry
+                for entry in batches
+                if entry.header.last_offset <= segment.base_offset + relative
             ]
-            assert timestamp == max(one.header.max_timestamp for one in until)
+            assert timestamp == max(entry.header.max_timestamp for entry in until)
             assert timestamp > last_timestamp
             last_timestamp = timestamp
 

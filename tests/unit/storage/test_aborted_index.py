@@ -44,7 +44,7 @@ def test_it_holds_what_the_list_holds(
             assert path.exists() == bool(wanted) or not wanted
         elif step == "truncate":
             offset = max(wanted[-1].last_offset - number, 0) if wanted else 0
-            wanted = [one for one in wanted if one.last_offset < offset]
+            wanted = [batch for batch in wanted if batch.last_offset < offset]
             index.truncate(offset)
         else:
             index.write_pending()
@@ -54,7 +54,9 @@ def test_it_holds_what_the_list_holds(
     assert index.entries() == wanted
     found, _ = index.overlapping(start, start + length)
     overlapping = [
-        one for one in wanted if one.first_offset < start + length and one.last_offset >= start
+        batch
+        for batch in wanted
+        if batch.first_offset < start + length and batch.last_offset >= start
     ]
     assert found == overlapping
 

@@ -108,7 +108,7 @@ def test_meta_properties_are_those_of_kafka() -> None:
 
 @pytest.mark.parametrize("line", [b"cluster.id", b"directory.id", b"node.id", b"version"])
 def test_meta_properties_without_one_are_refused(line: bytes) -> None:
-    lines = [one for one in encode_meta(META).splitlines() if not one.startswith(line)]
+    lines = [part for part in encode_meta(META).splitlines() if not part.startswith(line)]
     with pytest.raises(ValueError, match=line.decode()):
         decode_meta(b"\n".join(lines))
 

@@ -100,11 +100,15 @@ def test_a_cached_read_leaves_a_wrong_index_to_one_that_may_wait(tmp_path: Path)
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_an_index_that_was_cut_short_is_made_again(tmp_path: Path, suffix: str) -> None:
     log = written(tmp_path)
-    check = [(one.offset_index.entries(), one.time_index.entries()) for one in log.segments]
+    check = [
+        (segment.offset_index.entries(), segment.time_index.entries()) for segment in log.segments
+    ]
     for path in tmp_path.glob(f"*.{suffix}"):
         path.write_bytes(path.read_bytes()[: -12 if suffix == "timeindex" else -8])
     again = reopen(tmp_path)
-    found = [(one.offset_index.entries(), one.time_index.entries()) for one in again.segments]
+    found = [
+        (segment.offset_index.entries(), segment.time_index.entries()) for segment in again.segments
+    ]
     assert found == check
     assert again.recovery.rebuilt
 

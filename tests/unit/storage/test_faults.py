@@ -126,7 +126,7 @@ def test_a_full_disk_does_not_keep_retention_from_making_room(log: Log, files: F
     log.update_config(config(retention_ms=0))
     files.fails = lambda operation, _path: errno.ENOSPC * (operation == "write")
     retired = log.retire_segments(NOW_MS + 10**6, high_watermark=4)
-    assert [one.base_offset for one in retired] == [0]
+    assert [segment.base_offset for segment in retired] == [0]
     assert log.offline is None
     assert log.delete_retired(NOW_MS + 10**7) == 1
 

@@ -12,7 +12,7 @@ from tests.unit.storage.logs import NOW_MS, SMALL, TOPIC_ID, FaultyFiles, append
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
 
 
 def test_a_log_that_goes_offline_says_so_once(

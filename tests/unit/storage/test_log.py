@@ -243,7 +243,7 @@ def test_times_that_go_back_are_found_all_the_same(log: Log) -> None:
         append(log, timestamp=timestamp, value=b"x" * 400)
     assert len(log.segments) > 1
     found = [log.offset_for_timestamp(wanted) for wanted in (1, 150, 501, 701)]
-    assert [one and one.offset for one in found] == [0, 1, 4, None]
+    assert [entry and entry.offset for entry in found] == [0, 1, 4, None]
     assert log.max_timestamp_offset() == (700, 4, 0)
 
 
@@ -332,7 +332,7 @@ def test_an_empty_log_begins_elsewhere_without_a_flush(tmp_path: Path) -> None:
     log = open_log(tmp_path / "orders-0", files=files)
     files.operations.clear()
     log.truncate_fully_and_start_at(70)
-    assert not [one for one in files.operations if "sync" in one[0]]
+    assert not [operation for operation in files.operations if "sync" in operation[0]]
     # At any moment there is one file of batches, so a crash leaves one too.
     assert [name.name for name in (tmp_path / "orders-0").glob("*.log")] == [f"{70:020d}.log"]
     data = batch(2, base_offset=70)

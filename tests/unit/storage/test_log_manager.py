@@ -290,7 +290,7 @@ def test_meta_properties_are_made_again_from_their_copy(
     assert again.directories[0].meta == first.directories[0].meta
     assert path.read_bytes() == before
     assert path.with_name(path.name + "-damaged").exists() == (content is not None)
-    [line] = [one.getMessage() for one in caplog.records]
+    [line] = [record.getMessage() for record in caplog.records]
     assert str(path) in line and "made again from its copy" in line
 
 

@@ -101,7 +101,7 @@ class LogMachine(RuleBasedStateMachine):
         self.end = self.log.log_end_offset
         self.start = min(self.start, self.end)
         self.flushed = min(self.flushed, self.end)
-        self.records = [one for one in self.records if one[0] < self.end]
+        self.records = [record for record in self.records if record[0] < self.end]
         producer = self.log.producers.get(7)
         self.sequence = producer.last_sequence + 1 if producer else 0
 
@@ -111,7 +111,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.advance_log_start(self.start)
         self.log.retire_segments(NOW_MS, self.end)
         self.log.delete_retired(NOW_MS)
-        self.records = [one for one in self.records if one[0] >= self.start]
+        self.records = [record for record in self.records if record[0] >= self.start]
         assert self.log.segments[0].base_offset <= self.start
 
     @rule()
@@ -134,8 +134,8 @@ class LogMachine(RuleBasedStateMachine):
         max_offset = self.start + limit % (self.end - self.start + 2)
         found = self.log.read_cached(offset, max_bytes, max_offset, at_least_one=True)
         assert found is not None
-        got = [one for one in values(found.records) if one[0] >= offset]
-        wanted = [one[:2] for one in self.records if offset <= one[0] < max_offset]
+        got = [value for value in values(found.records) if value[0] >= offset]
+        wanted = [record[:2] for record in self.records if offset <= record[0] < max_offset]
         assert got == wanted[: len(got)]
         if len(wanted) >= 4:
             assert got  # A batch has at most four records, so one of them ends below the limit.
@@ -144,7 +144,9 @@ class LogMachine(RuleBasedStateMachine):
     def look_up_a_time(self, age: int) -> None:
         timestamp = NOW_MS + self.count * 10 + age
         found = self.log.offset_for_timestamp(timestamp)
-        wanted = [(one[2], one[0], one[3]) for one in self.records if one[2] >= timestamp]
+        wanted = [
+            (record[2], record[0], record[3]) for record in self.records if record[2] >= timestamp
+        ]
         assert found == (wanted[0] if wanted else None)
 
     @rule(beyond=st.integers(1, 5))
@@ -157,7 +159,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def it_holds_what_the_list_holds(self) -> None:
         assert (self.log.log_start_offset, self.log.log_end_offset) == (self.start, self.end)
-        assert read_all(self.log) == [one[:2] for one in self.records]
+        assert read_all(self.log) == [record[:2] for record in self.records]
         assert self.log.recovery_point == self.flushed
 
     @invariant()
@@ -172,7 +174,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def the_largest_time_is_known(self) -> None:
         with suppress(ValueError):
-            newest = max(one[2] for one in self.records)
+            newest = max(record[2] for record in self.records)
             found = self.log.max_timestamp_offset()
             assert found is not None
             assert found.timestamp == newest

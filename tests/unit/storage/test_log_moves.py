@@ -123,8 +123,13 @@ def state_of(log: Log) -> object:
         bytes(segment.file().read_at(0, segment.size)) for segment in log.segments if segment.size
     )
     producers = {
-        key: (one.epoch, one.batches, one.coordinator_epoch, one.transaction_first_offset)
-        for key, one in log.producers
+        key: (
+            producer.epoch,
+            producer.batches,
+            producer.coordinator_epoch,
+            producer.transaction_first_offset,
+        )
+        for key, producer in log.producers
     }
     end = log.log_end_offset
     return (
@@ -139,8 +144,8 @@ def state_of(log: Log) -> object:
 
 def logs_on_disk(path: Path) -> list[str]:
     """The directories of logs that are neither deleted nor half copied."""
-    found = (one for one in path.glob("?/orders-0*") if not one.name.endswith("-delete"))
-    return sorted(str(one.relative_to(path)) for one in found)
+    found = (entry for entry in path.glob("?/orders-0*") if not entry.name.endswith("-delete"))
+    return sorted(str(entry.relative_to(path)) for entry in found)
 
 
 def test_a_moved_log_is_the_same_byte_for_byte(tmp_path: Path, open_manager: Open) -> None:
@@ -149,7 +154,7 @@ def test_a_moved_log_is_the_same_byte_for_byte(tmp_path: Path, open_manager: Ope
     old.clean_offset = 3
     before = state_of(old)
     begin(manager, 1)
-    [future_name] = [one for one in logs_on_disk(tmp_path) if one.startswith("b")]
+    [future_name] = [entry for entry in logs_on_disk(tmp_path) if entry.startswith("b")]
     assert future_name.startswith("b/orders-0.")
     assert future_name.endswith("-future")
     new = finish(manager)
@@ -255,7 +260,7 @@ def test_another_directory_replaces_the_first_and_the_own_one_cancels(
     assert manager.moves.futures[NAME] is first
     second = begin(manager, 2)
     assert second is not first
-    assert [one.rpartition(".")[0] for one in logs_on_disk(tmp_path)] == ["", "c/orders-0"]
+    assert [entry.rpartition(".")[0] for entry in logs_on_disk(tmp_path)] == ["", "c/orders-0"]
     copy(manager)
     manager.moves.prepare(NAME, second)
     assert not manager.moves.begin(NAME, manager.directories[0], NOW_MS)
@@ -263,7 +268,7 @@ def test_another_directory_replaces_the_first_and_the_own_one_cancels(
     assert not (tmp_path / "a" / "orders-0" / "move.metadata").exists()
     assert manager.logs[NAME] is log
     assert not manager.moves.futures
-    assert [one.log_count for one in manager.directories] == [1, 0, 0]
+    assert [directory.log_count for directory in manager.directories] == [1, 0, 0]
 
 
 def test_a_log_can_go_back_at_once(tmp_path: Path, open_manager: Open) -> None:
@@ -284,7 +289,7 @@ def test_deleting_a_log_deletes_its_copies(tmp_path: Path, open_manager: Open) -
     copy_piece(manager)
     manager.delete(NAME, NOW_MS)
     assert logs_on_disk(tmp_path) == []
-    assert [one.log_count for one in manager.directories] == [0, 0, 0]
+    assert [directory.log_count for directory in manager.directories] == [0, 0, 0]
     assert manager.create(NAME, TOPIC_ID, SETTINGS, NOW_MS).log_end_offset == 0
 
 
@@ -560,7 +565,7 @@ def test_a_crash_at_any_file_operation_leaves_one_complete_log(power_loss: bool)
         # And what was begun can be ended.
         mover.run()
         manager = mover.open()
-        assert [one.log_count for one in manager.directories] == [0, 1]
+        assert [directory.log_count for directory in manager.directories] == [0, 1]
         assert not manager.moves.futures
         assert disk.find("/a/orders-0") is None
         changes += 1
@@ -576,7 +581,7 @@ def check_after_crash(mover: Mover, written: int) -> None:
     assert offsets == sorted(set(offsets))
     assert log.log_end_offset >= mover.durable
     assert log.producers.has_open_transaction(10, 0)
-    assert [one.producer_id for one in log.aborted_transactions(0, 30)] == [8]
+    assert [transaction.producer_id for transaction in log.aborted_transactions(0, 30)] == [8]
     for directory in manager.directories:
         there = mover.disk.find(f"{directory.path}/orders-0") is not None
         assert there == (directory is manager.directory_of(NAME))

@@ -64,15 +64,15 @@ def test_one_damaged_file_changes_nothing_but_the_file(
     clean: bool,
 ) -> None:
     make(tmp_path, clean=clean)
-    before = {one: (tmp_path / one).read_bytes() for one in (NAME, f"{NAME}.copy")}
+    before = {entry: (tmp_path / entry).read_bytes() for entry in (NAME, f"{NAME}.copy")}
     damage(tmp_path / name)
     caplog.set_level(logging.WARNING)
     for _ in range(2):
         manager = open_manager(tmp_path)
         assert manager.logs[ORDERS].log_start_offset == 2
         manager.close(clean=clean)
-    assert {one: (tmp_path / one).read_bytes() for one in before} == before
-    lines = [one.getMessage() for one in caplog.records if NAME in one.getMessage()]
+    assert {entry: (tmp_path / entry).read_bytes() for entry in before} == before
+    lines = [record.getMessage() for record in caplog.records if NAME in record.getMessage()]
     # A copy that is missing is that of a directory which has had none yet.
     assert len(lines) == (0 if name != NAME and damage is Path.unlink else 1)
 

@@ -68,7 +68,7 @@ def test_a_first_segment_that_is_gone_is_damage(
 
 
 def by_retention(log: Log) -> None:
-    log.update_config(config(retention_bytes=sum(one.size for one in log.segments[3:])))
+    log.update_config(config(retention_bytes=sum(segment.size for segment in log.segments[3:])))
     assert len(log.retire_segments(NOW_MS, log.log_end_offset)) == 3
 
 
@@ -193,7 +193,7 @@ def test_a_repair_names_the_missing_start_and_goes_on_without_it(
     assert scrubbed.exit_code == 1
     assert "are missing, with offsets 0 to 3" in scrubbed.stderr
     plan = plan_repair(str(directory))
-    assert [(one.first_offset, one.end_offset) for one in plan.damaged] == [(0, 4)]
+    assert [(entry.first_offset, entry.end_offset) for entry in plan.damaged] == [(0, 4)]
     apply_repair(Files(), plan, RepairMethod.SKIP)
     manager = manage()
     assert (manager.logs[NAME].log_start_offset, manager.logs[NAME].log_end_offset) == (4, 12)

@@ -28,10 +28,12 @@ def append(log: Log, count: int, epoch: int) -> None:
     log.append(batch, scan_headers(batch), epoch, 0)
 
 
-def write_snapshot(snapshots: MetadataSnapshots, one: SnapshotId, *voter_ids: int) -> None:
+def write_snapshot(snapshots: MetadataSnapshots, snapshot_id: SnapshotId, *voter_ids: int) -> None:
     voters = VotersRecord(voters=[VotersRecordVoter(voter_id=n) for n in voter_ids])
-    part = snapshots.begin(one)
-    for batch in encode_snapshot([], voters if voter_ids else None, epoch=one.epoch, now_ms=0):
+    part = snapshots.begin(snapshot_id)
+    for batch in encode_snapshot(
+        [], voters if voter_ids else None, epoch=snapshot_id.epoch, now_ms=0
+    ):
         part.append(batch)
     part.finish()
 

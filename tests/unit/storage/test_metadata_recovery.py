@@ -70,7 +70,7 @@ class Node:
 
     def segment(self) -> Path:
         """The newest segment with batches."""
-        return [one for one in sorted(self.directory.glob("*.log")) if one.stat().st_size][-1]
+        return [path for path in sorted(self.directory.glob("*.log")) if path.stat().st_size][-1]
 
     def flip(self, number: int) -> None:
         """Change a byte of a batch of the newest segment."""
@@ -161,7 +161,7 @@ def test_node_with_peers_sets_the_log_aside_and_recovers(
     assert node.state_file.read() == STATE._replace(may_vote=False, recovering=True)
     [aside] = set_aside_names(Files(), str(tmp_path))
     assert damaged in [path.read_bytes() for path in (tmp_path / aside).iterdir()]
-    [line] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert aside in line and "does not vote" in line
     # It fetches some of it again, and dies: nothing is set aside again.
     append(view, 2)
@@ -238,7 +238,9 @@ def test_what_a_snapshot_has_is_not_lost(
     older.write_bytes(data)
     assert node.ends() == (8, 12)
     assert node.state_file.read() == STATE
-    [line] = [one.getMessage() for one in caplog.records if "nothing is lost" in one.getMessage()]
+    [line] = [
+        record.getMessage() for record in caplog.records if "nothing is lost" in record.getMessage()
+    ]
     assert str(older) in line
     [aside] = set_aside_names(Files(), str(tmp_path))
     assert (tmp_path / aside / older.name).read_bytes() == data
@@ -253,11 +255,11 @@ def test_damaged_snapshot_gives_way_to_the_other_one(
     path = sorted(node.directory.glob("*.checkpoint"))[which]
     path.write_bytes(path.read_bytes()[:-3])
     manager, view = node.open()
-    assert [one.end_offset for one in view.snapshots.ids] == [8 if which == 0 else 4]
+    assert [entry.end_offset for entry in view.snapshots.ids] == [8 if which == 0 else 4]
     assert view.end_offset == 12
     manager.close()
     assert path.with_name(path.name + "-damaged").exists()
-    assert any(str(path) in one.getMessage() for one in caplog.records)
+    assert any(str(path) in record.getMessage() for record in caplog.records)
     assert node.state_file.read() == STATE
 
 
@@ -392,7 +394,7 @@ def test_epochs_are_those_of_the_batches(
     assert (view.last_epoch, view.end_offset) == (3, 4)
     manager.close()
     assert path.read_bytes() == before
-    lines = [one.getMessage() for one in caplog.records]
+    lines = [record.getMessage() for record in caplog.records]
     # A file that only lacks the newest epoch is what a loss of power leaves.
     assert len(lines) == (content != b"0\n1\n1 0\n")
     assert all(str(path) in line and "made again from the log" in line for line in lines)

@@ -24,9 +24,9 @@ def header(producer_id: int, epoch: int, sequence: int, count: int = 1) -> Batch
     return read_header(batch(count, producer=(producer_id, epoch, sequence)))
 
 
-def refusal(producers: ProducerStates, one: BatchHeader) -> ErrorCode:
+def refusal(producers: ProducerStates, header: BatchHeader) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
-        producers.check([one])
+        producers.check([header])
     return caught.value.code
 
 

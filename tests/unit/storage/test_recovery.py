@@ -125,7 +125,7 @@ def test_damage_behind_the_recovery_point_never_reaches_what_lies_before_it(
     first = start if target == Path(segment.log_path) else 0
     damaged = next(s for s in sound.segments if s.log_path == str(target))
     unprotected = {
-        one.position + byte for one in damaged.batches(0, damaged.size) for byte in OUTSIDE_CRC
+        entry.position + byte for entry in damaged.batches(0, damaged.size) for byte in OUTSIDE_CRC
     }
     if data.draw(st.booleans(), label="flip or cut") and len(content) > first:
         for _ in range(data.draw(st.integers(1, 4), label="flips")):

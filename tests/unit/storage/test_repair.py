@@ -99,7 +99,7 @@ def test_skipping_takes_out_only_what_is_damaged(data: Path) -> None:
     first, last = damage_log(data, 1), damage_log(data)
     sizes = sum(map(len, content(directory).values()))
     plan = plan_repair(str(directory))
-    assert [(one.first_offset, one.end_offset) for one in plan.damaged] == [
+    assert [(entry.first_offset, entry.end_offset) for entry in plan.damaged] == [
         (first, first + 2),
         (last, last + 2),
     ]
@@ -132,7 +132,9 @@ def test_a_missing_segment_is_skipped_or_ends_the_log(data: Path, number: int) -
     lost = range(int(paths[number].stem), int(paths[number % len(paths) + 1].stem))
     paths[number].unlink()
     plan = plan_repair(str(directory))
-    assert [(one.first_offset, one.end_offset) for one in plan.damaged] == [(lost[0], lost[-1] + 1)]
+    assert [(entry.first_offset, entry.end_offset) for entry in plan.damaged] == [
+        (lost[0], lost[-1] + 1)
+    ]
     apply_repair(Files(), plan, RepairMethod.SKIP)
     check(data, expected(lost))
 
@@ -163,7 +165,7 @@ def test_a_segment_of_nothing_but_damage_is_skipped(data: Path) -> None:
     plan = plan_repair(str(data / "orders-0"))
     assert len(plan.damaged) == 2
     apply_repair(Files(), plan, RepairMethod.SKIP)
-    lost = [range(one.first_offset, one.end_offset) for one in plan.damaged]
+    lost = [range(entry.first_offset, entry.end_offset) for entry in plan.damaged]
     check(data, expected(*lost), lost[-1][0])
 
 

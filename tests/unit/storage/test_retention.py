@@ -153,13 +153,13 @@ def test_retired_segments_are_renamed_then_removed_after_the_delay(tmp_path: Pat
     bases = [segment.base_offset for segment in log.segments]
     retired = log.retire_segments(now_ms, high_watermark=30)
     assert 0 < len(retired) < len(bases)
-    assert [one.base_offset for one in retired] == bases[: len(retired)]
+    assert [batch.base_offset for batch in retired] == bases[: len(retired)]
     assert log.log_start_offset == bases[len(retired)] == log.segments[0].base_offset
-    assert [one[0] for one in read_all(log)] == list(range(log.log_start_offset, 30))
-    for one in retired:
-        assert all(os.path.exists(path) for path in one.paths)
-        assert not (tmp_path / f"{one.base_offset:020d}.log").exists()
-        assert not (tmp_path / f"{one.base_offset:020d}.snapshot").exists()
+    assert [entry[0] for entry in read_all(log)] == list(range(log.log_start_offset, 30))
+    for batch in retired:
+        assert all(os.path.exists(path) for path in batch.paths)
+        assert not (tmp_path / f"{batch.base_offset:020d}.log").exists()
+        assert not (tmp_path / f"{batch.base_offset:020d}.snapshot").exists()
     assert log.delete_retired(now_ms + 4999) == 0
     assert log.delete_retired(now_ms + 5000) == len(retired)
     assert not list(tmp_path.glob("*.deleted"))
@@ -170,7 +170,7 @@ def test_a_wholly_expired_log_is_emptied_and_goes_on(tmp_path: Path) -> None:
     log = filled(tmp_path, config(retention_ms=1000))
     before = log.latest_epoch
     retired = log.retire_segments(NOW_MS + 10**6, high_watermark=30)
-    assert sum(one.size for one in retired) > 6000
+    assert sum(entry.size for entry in retired) > 6000
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (30, 30, 0)
     assert log.latest_epoch == before
     assert append(log).base_offset == 30
@@ -183,7 +183,7 @@ def test_a_wholly_expired_log_is_emptied_and_goes_on(tmp_path: Path) -> None:
 def test_deleted_records_are_hidden_at_once_and_their_segments_retired(tmp_path: Path) -> None:
     log = filled(tmp_path, config(retention_ms=-1))
     log.advance_log_start(17)
-    assert [one[0] for one in read_all(log)] == list(range(17, 30))
+    assert [entry[0] for entry in read_all(log)] == list(range(17, 30))
     retired = log.retire_segments(NOW_MS, high_watermark=30)
     assert log.log_start_offset == 17
     assert log.segments[0].base_offset <= 17 < log.segments[1].base_offset
@@ -199,7 +199,7 @@ def test_records_without_a_timestamp_age_with_their_file(tmp_path: Path) -> None
     modified_ms = int((tmp_path / f"{0:020d}.log").stat().st_mtime * 1000)
     assert log.retire_segments(modified_ms + 9_000, high_watermark=1) == []
     retired = log.retire_segments(modified_ms + 11_000, high_watermark=1)
-    assert [one.expiry.reason.partition(",")[0] for one in retired if one.expiry] == [
+    assert [entry.expiry.reason.partition(",")[0] for entry in retired if entry.expiry] == [
         "its records have no timestamp"
     ]
 

@@ -106,7 +106,7 @@ def flip(path: str, position: int) -> None:
 
 def test_an_intact_segment_is_read_whole(tmp_path: Path) -> None:
     log = log_with_closed_segments(tmp_path)
-    assert [scrub(log, index) for index in (0, 1)] == [one.size for one in log.segments[:2]]
+    assert [scrub(log, index) for index in (0, 1)] == [segment.size for segment in log.segments[:2]]
 
 
 def test_a_flipped_byte_is_found_with_the_offsets_of_its_batch(tmp_path: Path) -> None:

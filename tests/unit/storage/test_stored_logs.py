@@ -44,7 +44,9 @@ def test_what_is_stored_is_what_the_log_has(tmp_path: Path) -> None:
     log = filled(tmp_path)
     stored = open_stored(NAME, str(tmp_path))
     assert (stored.start_offset, stored.end_offset) == (0, 40)
-    assert [one.base_offset for one in stored.segments] == [one.base_offset for one in log.segments]
+    assert [segment.base_offset for segment in stored.segments] == [
+        segment.base_offset for segment in log.segments
+    ]
     assert offsets(stored, 0, 40) == list(range(40))
 
 
@@ -128,7 +130,7 @@ def test_partitions_are_told_by_their_directories(tmp_path: Path) -> None:
     for name in ("b-1", "a-10", "a-2", "__cluster_metadata-0", "a-0.0f-delete", "other"):
         (tmp_path / name).mkdir()
     found = stored_partitions(str(tmp_path))
-    assert list(found) == [TopicPartition(*one) for one in (("a", 2), ("a", 10), ("b", 1))]
+    assert list(found) == [TopicPartition(*entry) for entry in (("a", 2), ("a", 10), ("b", 1))]
     assert found[TopicPartition("b", 1)] == f"{tmp_path}/b-1"
 
 

@@ -107,7 +107,7 @@ def test_the_index_has_kafkas_bytes(tmp_path: Path) -> None:
     write(log, (8, 0, 0))
     abort(log, 7, 4)
     data = (tmp_path / f"{0:020d}.txnindex").read_bytes()
-    assert data == bytes(2) + b"".join(one.to_bytes(8, "big") for one in (7, 4, 7, 6))
+    assert data == bytes(2) + b"".join(number.to_bytes(8, "big") for number in (7, 4, 7, 6))
 
 
 def test_a_marker_bumps_the_epoch_and_sequences_begin_again(tmp_path: Path) -> None:
@@ -354,6 +354,6 @@ def test_the_first_unstable_offset_is_the_least_of_all(
             opened[producer_id] = offset
             transactions.begin(producer_id, offset)
         high_watermark = min(high_watermark + more, offset + 1)
-        undecided = [*opened.values(), *(one for one, at in ended if at >= high_watermark)]
+        undecided = [*opened.values(), *(entry for entry, at in ended if at >= high_watermark)]
         assert transactions.first_unstable(high_watermark) == min(undecided, default=None)
         assert len(transactions) == len(opened)

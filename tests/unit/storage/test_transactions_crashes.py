@@ -32,7 +32,7 @@ DIRECTORY = "/data/orders-0"
 
 def visible(log: Log) -> list[int]:
     """The offsets of committed records below the first open transaction, without any index."""
-    batches = [one for segment in log.segments for one in segment.batches(0, segment.size)]
+    batches = [batch for segment in log.segments for batch in segment.batches(0, segment.size)]
     records: list[int] = []
     begun: dict[int, list[int]] = {}
     for header, buffer, _ in batches:
@@ -47,7 +47,7 @@ def visible(log: Log) -> list[int]:
         else:
             records += offsets
     stable = min((some[0] for some in begun.values()), default=log.log_end_offset)
-    return sorted(one for one in records if one < stable)
+    return sorted(record for record in records if record < stable)
 
 
 class Crashing:
@@ -352,7 +352,7 @@ def test_other_threads_find_all_that_was_aborted_or_are_told_why_not(tmp_path: P
         for first in range(start // 3 * 3 + 3, limit, 9):
             try:
                 found = log.aborted_transactions(first, first + 3)
-                assert [one.first_offset for one in found] == [first]
+                assert [entry.first_offset for entry in found] == [first]
             except KafkaError as error:
                 refused.append(error.code)
 
@@ -374,7 +374,7 @@ def test_retired_headers_are_gone_with_their_index(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.advance_log_start(log.active.base_offset)
     retired = log.retire_segments(NOW_MS, log.log_end_offset)
-    suffixes = {path.rpartition(".txnindex")[1] for one in retired for path in one.paths}
+    suffixes = {path.rpartition(".txnindex")[1] for entry in retired for path in entry.paths}
     assert ".txnindex" in suffixes
     log.delete_retired(NOW_MS + log.config.file_delete_delay_ms)
     assert list(tmp_path.glob("*.deleted")) == []

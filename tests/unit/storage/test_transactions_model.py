@@ -81,7 +81,9 @@ class TransactionMachine(RuleBasedStateMachine):
             for segment in self.log.segments
             for batch in segment.batches(0, segment.size)
         ]
-        within = [one for one in ends if self.high_watermark < one <= self.high_watermark + more]
+        within = [
+            entry for entry in ends if self.high_watermark < entry <= self.high_watermark + more
+        ]
         self.high_watermark = max(within, default=self.high_watermark)
 
     @rule()
@@ -96,7 +98,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def truncate(self, back: int) -> None:
         self.log.truncate_to(max(self.log.log_end_offset - back, self.start))
         end_offset = self.log.log_end_offset
-        self.entries = [one for one in self.entries if one.offset < end_offset]
+        self.entries = [entry for entry in self.entries if entry.offset < end_offset]
         self.start = self.log.log_start_offset
         self.flushed = min(self.flushed, end_offset)
         self.high_watermark = min(self.high_watermark, end_offset)
@@ -145,13 +147,13 @@ class TransactionMachine(RuleBasedStateMachine):
         """Every transaction with the offsets of its records."""
         found = []
         begun: dict[int, list[int]] = {}
-        for one in self.entries:
-            if one.producer_id is None:
+        for entry in self.entries:
+            if entry.producer_id is None:
                 continue
-            if one.committed is None:
-                begun.setdefault(one.producer_id, []).append(one.offset)
-            elif (offsets := begun.pop(one.producer_id, None)) is not None:
-                found.append((Transaction(offsets[0], one.offset, one.committed), set(offsets)))
+            if entry.committed is None:
+                begun.setdefault(entry.producer_id, []).append(entry.offset)
+            elif (offsets := begun.pop(entry.producer_id, None)) is not None:
+                found.append((Transaction(offsets[0], entry.offset, entry.committed), set(offsets)))
         found += [(Transaction(some[0], None, False), set(some)) for some in begun.values()]
         return found
 
@@ -161,24 +163,24 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def stable_offset(self) -> int:
         unstable = [
-            one.first_offset
-            for one, _ in self.transactions()
-            if one.marker_offset is None or one.marker_offset >= self.high_watermark
+            transaction.first_offset
+            for transaction, _ in self.transactions()
+            if transaction.marker_offset is None or transaction.marker_offset >= self.high_watermark
         ]
         return max(min([self.high_watermark, *unstable]), self.start)
 
     @invariant()
     def the_same_is_visible(self) -> None:
         hidden = set()
-        for one, offsets in self.transactions():
-            if not one.committed:
+        for transaction, offsets in self.transactions():
+            if not transaction.committed:
                 hidden |= offsets
         stable = self.stable_offset()
         wanted = [
-            one.offset
-            for one in self.entries
-            if one.committed is None and self.start <= one.offset < stable
-            if one.offset not in hidden
+            entry.offset
+            for entry in self.entries
+            if entry.committed is None and self.start <= entry.offset < stable
+            if entry.offset not in hidden
         ]
         assert read_committed(self.log, self.high_watermark) == wanted
 

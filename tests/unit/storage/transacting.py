@@ -62,7 +62,7 @@ def aborted(log: Log, start: int, end_offset: int) -> list[tuple[int, int]]:
     """Producer id and first offset of the aborted transactions in a range."""
     found = log.aborted_transactions(start, end_offset)
     assert log.aborted_transactions_cached(start, end_offset) == found
-    return [(one.producer_id, one.first_offset) for one in found]
+    return [(entry.producer_id, entry.first_offset) for entry in found]
 
 
 def read_committed(log: Log, high_watermark: int, max_bytes: int = 300) -> list[int]:
@@ -76,7 +76,7 @@ def read_committed(log: Log, high_watermark: int, max_bytes: int = 300) -> list[
         if not headers:
             break
         aborted_then = log.aborted_transactions(offset, headers[-1].next_offset)
-        begins = sorted((one.first_offset, one.producer_id) for one in aborted_then)
+        begins = sorted((entry.first_offset, entry.producer_id) for entry in aborted_then)
         found += _visible(data, headers, begins, offset)
         offset = headers[-1].next_offset
     return found

@@ -454,7 +454,7 @@ class ReplicaManager:
         None if it belongs to another topic, LostLog if that is unclear: then it is set aside.
         """
         found = log.topic_id
-        said = "no readable topic id" if found is None else f"the topic id {uuid_text(found)}"
+        stored = "no readable topic id" if found is None else f"the topic id {uuid_text(found)}"
         match ownership(found, log.latest_epoch, topic_id, image.leader_epoch):
             case LogOwnership.DAMAGED_ID:
                 self._logs.set_topic_id(name, topic_id)
@@ -463,20 +463,20 @@ class ReplicaManager:
                     " metadata has: the log's leader epochs agree with it",
                     name,
                     log.directory,
-                    said,
+                    stored,
                     uuid_text(topic_id),
                 )
                 return log
             case LogOwnership.FOREIGN:
                 self._set_aside(
                     name,
-                    f"it has {said}, and the topic has {uuid_text(topic_id)}: it belongs to another"
-                    " topic, which was deleted",
+                    f"it has {stored}, and the topic has {uuid_text(topic_id)}: it belongs to"
+                    " another topic, which was deleted",
                 )
                 return None
         self._set_aside(
             name,
-            f"it has {said}, and was written in leader epoch {log.latest_epoch}, while the topic"
+            f"it has {stored}, and was written in leader epoch {log.latest_epoch}, while the topic"
             f" is at {image.leader_epoch}: it is not clear whose it is",
             is_lost=True,
         )

@@ -418,7 +418,9 @@ class AsyncAdmin:
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
         """Commit offsets for a group that has no members; the group need not exist."""
-        wanted = {tp: _committed(tp, one) for tp, one in by_partition(offsets, "offsets").items()}
+        wanted = {
+            tp: _committed(tp, offset) for tp, offset in by_partition(offsets, "offsets").items()
+        }
         if wanted:
             results(await self._open.group_offsets.commit(name_of(group, "group"), wanted))
 

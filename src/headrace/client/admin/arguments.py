@@ -98,7 +98,7 @@ def addresses_of(given: Mapping[str, Address | str]) -> dict[str, Address]:
     """Addresses by listener name; a text is parsed as host:port."""
     if not isinstance(given, Mapping) or not given:
         raise TypeError(f"endpoints is {given!r}; give a dict, as {{'CONTROLLER': 'host:9093'}}")
-    return {name_of(name, "listener"): _address(one) for name, one in given.items()}
+    return {name_of(name, "listener"): _address(address) for name, address in given.items()}
 
 
 def _address(given: Address | str) -> Address:

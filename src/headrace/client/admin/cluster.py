@@ -248,29 +248,30 @@ def _health(broker_id: int, answer: DescribeLogDirsResponse) -> BrokerHealth:
     )
 
 
-def _directory(broker_id: int, told: DescribeLogDirsResult) -> LogDirectory:
+def _directory(broker_id: int, result: DescribeLogDirsResult) -> LogDirectory:
     return LogDirectory(
-        told.log_dir,
+        result.log_dir,
         failure(
-            told.error_code, subject=Subject("directory", f"{told.log_dir} of broker {broker_id}")
+            result.error_code,
+            subject=Subject("directory", f"{result.log_dir} of broker {broker_id}"),
         ),
         {
             TopicPartition(topic.name, partition.partition_index): partition.partition_size
-            for topic in told.topics
+            for topic in result.topics
             for partition in topic.partitions
             if not partition.is_future_key
         },
-        told.total_bytes if told.total_bytes >= 0 else None,
-        told.usable_bytes if told.usable_bytes >= 0 else None,
+        result.total_bytes if result.total_bytes >= 0 else None,
+        result.usable_bytes if result.usable_bytes >= 0 else None,
         {
             TopicPartition(topic.name, partition.partition_index): FutureReplica(
                 partition.partition_size, partition.offset_lag
             )
-            for topic in told.topics
+            for topic in result.topics
             for partition in topic.partitions
             if partition.is_future_key
         },
-        told.is_cordoned,
+        result.is_cordoned,
     )
 
 

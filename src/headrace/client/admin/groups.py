@@ -118,7 +118,7 @@ class GroupAdmin:
 
         listed = await self._cluster.retrying(ask, deadline)
         # A broker lists the groups it coordinates, so their coordinators are known now.
-        self._coordinators.remember({name: one.coordinator for name, one in listed.items()})
+        self._coordinators.remember({name: listing.coordinator for name, listing in listed.items()})
         return listed
 
     async def describe(self, names: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
@@ -271,7 +271,9 @@ class GroupOffsetAdmin:
                 # A deleted topic has no name: it must not be looked up for every request.
                 names.update(dict.fromkeys(unknown, ""))
                 names.update(await self._names(topics, deadline))
-            return {group: _committed_offsets(group, one, names) for group, one in answers.items()}
+            return {
+                group: _committed_offsets(group, answer, names) for group, answer in answers.items()
+            }
 
         return await self._coordinators.ask(groups, ask)
 
@@ -313,7 +315,7 @@ class GroupOffsetAdmin:
         partitions = {name: {*offsets[name], *owned} for name, owned in owners.items()}
         ends = await self._end_offsets({tp for some in partitions.values() for tp in some})
 
-        def one(name: str, tp: TopicPartition) -> GroupProgress:
+        def progress_of(name: str, tp: TopicPartition) -> GroupProgress:
             committed = offsets[name].get(tp)
             return GroupProgress(
                 tp,
@@ -323,7 +325,8 @@ class GroupOffsetAdmin:
             )
 
         return {
-            name: tuple(one(name, tp) for tp in sorted(some)) for name, some in partitions.items()
+            name: tuple(progress_of(name, tp) for tp in sorted(some))
+            for name, some in partitions.items()
         }
 
     async def commit(
@@ -396,7 +399,7 @@ class GroupOffsetAdmin:
             if partition.leader >= 0
         }
         wanted = dict.fromkeys(sorted(led.intersection(partitions)), LATEST)
-        return {tp: one.offset for tp, one in (await self._offsets.find(wanted)).items()}
+        return {tp: result.offset for tp, result in (await self._offsets.find(wanted)).items()}
 
 
 def _committed_offsets(

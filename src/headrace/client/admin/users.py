@@ -195,13 +195,13 @@ class TokenAdmin:
         self, renewers: Iterable[str], owner: str | None, max_lifetime_ms: int
     ) -> DelegationToken:
         """Create a token; it is not asked for twice, for each time would make another one."""
-        asked = [_parsed(renewer) for renewer in names_of(renewers, "renewer")]
+        parsed = [_parsed(renewer) for renewer in names_of(renewers, "renewer")]
         owner_kind, owner_name = (None, None) if owner is None else _parsed(owner)
         request = CreateDelegationTokenRequest(
             owner_principal_type=owner_kind,
             owner_principal_name=owner_name,
             renewers=[
-                CreatableRenewers(principal_type=kind, principal_name=name) for kind, name in asked
+                CreatableRenewers(principal_type=kind, principal_name=name) for kind, name in parsed
             ],
             max_lifetime_ms=max_lifetime_ms,
         )
@@ -214,7 +214,7 @@ class TokenAdmin:
             owner=f"{answer.principal_type}:{answer.principal_name}",
             requester=f"{answer.token_requester_principal_type}:"
             f"{answer.token_requester_principal_name}",
-            renewers=tuple(f"{kind}:{name}" for kind, name in asked),
+            renewers=tuple(f"{kind}:{name}" for kind, name in parsed),
             issued_ms=answer.issue_timestamp_ms,
             expires_ms=answer.expiry_timestamp_ms,
             max_ms=answer.max_timestamp_ms,
@@ -234,9 +234,9 @@ class TokenAdmin:
 
     async def describe(self, owners: Iterable[str] | None) -> list[DelegationToken]:
         """The tokens of some owners, or of all, that the user may know of."""
-        asked = None
+        requested = None
         if owners is not None:
-            asked = [
+            requested = [
                 DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
                 for kind, name in map(_parsed, names_of(owners, "owner"))
             ]
@@ -244,7 +244,7 @@ class TokenAdmin:
 
         async def ask() -> list[DelegationToken]:
             response = await self._cluster.call(
-                DescribeDelegationTokenRequest(owners=asked), deadline
+                DescribeDelegationTokenRequest(owners=requested), deadline
             )
             check(response.error_code, None, Subject("list of delegation tokens"))
             return [_described(token) for token in response.tokens]

@@ -97,8 +97,12 @@ def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     if not isinstance(given, Mapping):
         raise TypeError(f"offsets are a dict of partitions, such as {{tp: 42}}, not {given!r}")
     found = {}
-    for tp, one in given.items():
-        known = one if isinstance(one, OffsetAndMetadata) else OffsetAndMetadata(offset_of(one))
+    for tp, offset in given.items():
+        known = (
+            offset
+            if isinstance(offset, OffsetAndMetadata)
+            else OffsetAndMetadata(offset_of(offset))
+        )
         offset_of(known.offset)
         found[partition_of(tp)] = known
     return found

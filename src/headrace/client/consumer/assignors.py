@@ -198,8 +198,8 @@ class AssignmentBuilder:
         self._loads[receiver] += 1
         holder = giver
         while holder != receiver:
-            taker, one = passes_to[holder]
-            self._held[one][taker].append(self._held[one][holder].pop())
+            taker, moving_class = passes_to[holder]
+            self._held[moving_class][taker].append(self._held[moving_class][holder].pop())
             holder = taker
 
 
@@ -282,8 +282,8 @@ class StickyAssignor(Assignor):
     ) -> Assignment:
         claims = {
             # Some clients send it in the field meant for cooperative members instead.
-            member_id: decode_previous(one.user_data) or (one.owned, one.generation)
-            for member_id, one in members.items()
+            member_id: decode_previous(member.user_data) or (member.owned, member.generation)
+            for member_id, member in members.items()
         }
         return _balanced(partition_counts, members, _owners(claims))
 
@@ -301,11 +301,13 @@ class CooperativeStickyAssignor(Assignor):
     def assign(
         self, partition_counts: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> Assignment:
-        claims = {member_id: (one.owned, _generation(one)) for member_id, one in members.items()}
+        claims = {
+            member_id: (member.owned, _generation(member)) for member_id, member in members.items()
+        }
         assignment = _balanced(partition_counts, members, _owners(claims))
         claimed_by: dict[TopicPartition, set[str]] = {}
-        for member_id, one in members.items():
-            for tp in one.owned:
+        for member_id, member in members.items():
+            for tp in member.owned:
                 claimed_by.setdefault(tp, set()).add(member_id)
         return {
             member_id: [tp for tp in mine if member_id in claimed_by.get(tp, {member_id})]

@@ -117,7 +117,7 @@ class CommitQueue:
             await self._group.commit(offsets, deadline)
         finally:
             self._order.release()
-        self._known |= {tp: one.offset for tp, one in offsets.items()}
+        self._known |= {tp: committed.offset for tp, committed in offsets.items()}
 
     async def commit_and_tell(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
@@ -154,7 +154,9 @@ class CommitQueue:
             if with_given:
                 self._subscription.finish_given(iterated_too=False)
             done = self._subscription.committable(self._subscription.done_offsets(partitions))
-        changed = {tp: one for tp, one in done.items() if self._known.get(tp) != one.offset}
+        changed = {
+            tp: offset for tp, offset in done.items() if self._known.get(tp) != offset.offset
+        }
         if not changed:
             return
         try:

@@ -178,11 +178,11 @@ class PositionFinder:
                 self._found(partition, offsets[partition.state.tp], is_committed=False)
 
     def _found(
-        self, one: _MissingPosition, offset: int, epoch: int = -1, *, is_committed: bool
+        self, missing: _MissingPosition, offset: int, epoch: int = -1, *, is_committed: bool
     ) -> None:
         with self._subscription.lock:
-            self._subscription.found(one.state, one.generation, offset, epoch)
-        self._on_found(one.state.tp, offset, is_committed)
+            self._subscription.found(missing.state, missing.generation, offset, epoch)
+        self._on_found(missing.state.tp, offset, is_committed)
 
     def _refuse(self, part: Sequence[_MissingPosition], error: HeadraceError) -> None:
         for state, generation, _ in part:

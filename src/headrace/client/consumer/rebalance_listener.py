@@ -150,9 +150,9 @@ class PendingRebalances:
                 return answer
         return listener.on_partitions_revoked(partitions)
 
-    def end(self, one: PendingRebalance) -> None:
+    def end(self, pending: PendingRebalance) -> None:
         """In the application: the listener has returned, the loop may continue."""
-        self._post(_settle, one.told)
+        self._post(_settle, pending.told)
 
 
 def _settle(told: "asyncio.Future[None]") -> None:

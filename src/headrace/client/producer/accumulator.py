@@ -814,6 +814,6 @@ def _check_alone(value, key, headers, partition, timestamp_ms):
         "partition": partition,
         "timestamp_ms": timestamp_ms,
     }
-    for name, one in given.items():
-        if one is not None:
+    for name, argument in given.items():
+        if argument is not None:
             raise TypeError(f"send(ProducerRecord(...)) takes no {name}; the record has its own")

@@ -177,8 +177,8 @@ class ProduceResultHandler:
             # The leader is right: it waits for the end of the producer's last transaction.
             self.again(slot, batch, error, backoff=MARKERS_BACKOFF)
         elif error.code.retriable:
-            told = answer.current_leader
-            moved = self._cluster.hear_leader(batch.tp, told.leader_id, told.leader_epoch, node)
+            leader = answer.current_leader
+            moved = self._cluster.hear_leader(batch.tp, leader.leader_id, leader.leader_epoch, node)
             if not moved:
                 self._cluster.forget([batch.tp.topic])
             uncertain = error.code not in _NOT_WRITTEN

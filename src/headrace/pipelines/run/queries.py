@@ -360,40 +360,40 @@ class PipelineRun:
         self._publish(self.state.phase)
         return active
 
-    def _update_query(self, one: _RunningQuery) -> bool:
-        if one.outage is not None and self._is_away(one, one.outage):
+    def _update_query(self, running: _RunningQuery) -> bool:
+        if running.outage is not None and self._is_away(running, running.outage):
             return True
-        active = one.query.isActive
-        _take_progress(one)
+        active = running.query.isActive
+        _take_progress(running)
         if active:
             return True
-        error = one.query.exception()
+        error = running.query.exception()
         if error is None:
-            one.tally.end()
+            running.tally.end()
             return False
-        failure = explain(self._pipeline, one.part, error)
-        if failure.outage and one.has_progressed:
-            self._wait_for_brokers(one, failure)
+        failure = explain(self._pipeline, running.part, error)
+        if failure.outage and running.has_progressed:
+            self._wait_for_brokers(running, failure)
             return True
-        if not failure.passes or one.restarts == _RESTARTS_MAX:
-            one.tally.end()
+        if not failure.passes or running.restarts == _RESTARTS_MAX:
+            running.tally.end()
             raise failure
         self._on_warning(f"{failure}; trying again")
-        one.restarts += 1
-        one.query = one.begin()
+        running.restarts += 1
+        running.query = running.begin()
         return True
 
-    def _wait_for_brokers(self, one: _RunningQuery, failure: PipelineFailed) -> None:
+    def _wait_for_brokers(self, running: _RunningQuery, failure: PipelineFailed) -> None:
         """Make a query that ran before wait for its brokers, which do not answer any more."""
         now_s = self._clock()
-        if one.outage is not None:
-            one.outage.failed(now_s)
+        if running.outage is not None:
+            running.outage.failed(now_s)
             return
-        one.outage = Outage(now_s)
-        one.tally.wait(str(failure))
+        running.outage = Outage(now_s)
+        running.tally.wait(str(failure))
         self._on_warning(f"{failure}; waiting, and going on when the brokers answer")
 
-    def _is_away(self, one: _RunningQuery, outage: Outage) -> bool:
+    def _is_away(self, running: _RunningQuery, outage: Outage) -> bool:
         """Whether a query that lost its brokers is pausing; it is started again when due."""
         now_s = self._clock()
         if outage.is_pausing(now_s):
@@ -401,18 +401,18 @@ class PipelineRun:
         if outage.is_due(now_s):
             outage.attempted()
             try:
-                one.query = one.begin()
+                running.query = running.begin()
             except PipelineFailed as failure:
                 if not failure.outage:
                     raise
                 outage.failed(now_s)
             return True
-        if one.query.isActive and one.query.lastProgress is not None:
-            one.outage = None
-            one.tally.wait(None)
+        if running.query.isActive and running.query.lastProgress is not None:
+            running.outage = None
+            running.tally.wait(None)
             waited_s = outage.duration_s(now_s)
             self._on_warning(
-                f"{label(self._pipeline, one.part)}: the brokers answer again after"
+                f"{label(self._pipeline, running.part)}: the brokers answer again after"
                 f" {waited_s:.0f} s; going on"
             )
         return False
@@ -460,24 +460,28 @@ class PipelineRun:
         self._on_progress(self.state)
 
 
-def _take_progress(one: _RunningQuery) -> None:
-    last = one.query.lastProgress
+def _take_progress(running: _RunningQuery) -> None:
+    last = running.query.lastProgress
     if last is None:
         return
-    one.has_progressed = True
+    running.has_progressed = True
     report = json.loads(last.json)
     # Spark keeps the newest hundred reports; they are requested only if more than one came since.
-    if report["batchId"] > one.tally.seen + 1:
-        one.tally.add(json.loads(each.json) for each in one.query.recentProgress)
+    if report["batchId"] > running.tally.seen + 1:
+        running.tally.add(json.loads(each.json) for each in running.query.recentProgress)
     else:
-        one.tally.add([report])
+        running.tally.add([report])
 
 
-def _batch(one: _RunningQuery) -> int:
-    last = one.query.lastProgress
+def _batch(running: _RunningQuery) -> int:
+    last = running.query.lastProgress
     return -1 if last is None else last.batchId
 
 
-def _is_between(one: _RunningQuery, batch: int) -> bool:
+def _is_between(running: _RunningQuery, batch: int) -> bool:
     """Whether a query runs no batch, or has ended batch `batch`."""
-    return not one.query.isActive or not one.query.status["isTriggerActive"] or _batch(one) > batch
+    return (
+        not running.query.isActive
+        or not running.query.status["isTriggerActive"]
+        or _batch(running) > batch
+    )

@@ -184,11 +184,11 @@ def _take(descriptor: int) -> bool:
 
 def _running_text(directory: Path, pipeline: str) -> str:
     found = holder(directory)
-    who = f" by process {found.pid} of {found.host}" if found else ""
+    by = f" by process {found.pid} of {found.host}" if found else ""
     stop = "stop it first with `headrace pipeline stop`"
     if found and found.pipeline != pipeline:
         return (
-            f"pipeline {pipeline}: its checkpoint directory {directory.parent} is in use{who}, for"
+            f"pipeline {pipeline}: its checkpoint directory {directory.parent} is in use{by}, for"
             f" pipeline {found.pipeline}; {stop}, or give each its own `checkpoint`"
         )
-    return f"pipeline {pipeline} is already run{who}; {stop}"
+    return f"pipeline {pipeline} is already run{by}; {stop}"

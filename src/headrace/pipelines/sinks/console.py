@@ -32,8 +32,8 @@ class ConsoleTarget:
         finally:
             frame.unpersist()
         if count:
-            said = heading(batch.sink, batch.number, count, len(rows))
-            self._console.print(Text(said), table(frame.columns, rows), sep="\n")
+            title = heading(batch.sink, batch.number, count, len(rows))
+            self._console.print(Text(title), table(frame.columns, rows), sep="\n")
         return True
 
 

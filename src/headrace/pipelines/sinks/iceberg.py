@@ -69,10 +69,12 @@ class IcebergTarget:
         return table
 
     def _commit(self, table: Any, paths: list[str], batch: MicroBatch) -> None:
-        said = {"headrace.query": batch.writer, "headrace.batch": str(batch.number)}
+        properties = {"headrace.query": batch.writer, "headrace.batch": str(batch.number)}
         with table.transaction() as transaction:
             # The names are new, so there is no need to search the whole table for them.
-            transaction.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
+            transaction.add_files(
+                paths, snapshot_properties=properties, check_duplicate_files=False
+            )
             transaction.set_properties({_property(batch): str(batch.number)})
 
 

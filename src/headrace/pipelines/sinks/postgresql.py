@@ -61,16 +61,16 @@ class PostgresTarget:
 
     def write(self, frame: "DataFrame", batch: MicroBatch) -> bool:
         """Store the rows and the batch's number together, unless the number is stored already."""
-        who = (batch.pipeline, batch.sink, batch.query)
+        identity = (batch.pipeline, batch.sink, batch.query)
         statements = self._statements
         with self._connected() as connection:
-            connection.execute(statements.enter_batch(), who)
-            last = connection.execute(statements.last_batch(), who).fetchone()
+            connection.execute(statements.enter_batch(), identity)
+            last = connection.execute(statements.last_batch(), identity).fetchone()
             if last is not None and last[0] >= batch.number:
                 return False
             if self._copy(connection, frame):
                 connection.execute(statements.merge())
-            connection.execute(statements.keep_batch(), (batch.number, *who))
+            connection.execute(statements.keep_batch(), (batch.number, *identity))
         return True
 
     def _copy(self, connection: "Connection[Any]", frame: "DataFrame") -> bool:
@@ -130,12 +130,12 @@ class _DatabaseConnection:
             raise self._explained(error) from error
 
     def _explained(self, error: Any) -> TargetError:
-        said = error.diag.message_primary or str(error)
+        message = error.diag.message_primary or str(error)
         context = f" ({error.diag.context})" if error.diag.context else ""
         again = isinstance(error, self._psycopg.OperationalError)
         default = _AGAIN if again else "correct the rows in a step, or the table"
         remedy = _REMEDIES.get(error.sqlstate or "", default)
-        return TargetError(f"table {self._sink.table}: {one_line(said + context)}; {remedy}")
+        return TargetError(f"table {self._sink.table}: {one_line(message + context)}; {remedy}")
 
 
 def numbered(

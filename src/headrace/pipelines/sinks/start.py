@@ -144,11 +144,13 @@ def _target(
     raise AssertionError(f"{sink.target} is no target")
 
 
-def _check_columns(sink: Sink, what: str, names: tuple[str, ...], frame: "DataFrame") -> None:
+def _check_columns(sink: Sink, option: str, names: tuple[str, ...], frame: "DataFrame") -> None:
     for name in names:
         if name not in frame.columns:
             columns = ", ".join(frame.columns)
-            text = f"sink {sink.name}: {what}: there is no column {name}; the columns are {columns}"
+            text = (
+                f"sink {sink.name}: {option}: there is no column {name}; the columns are {columns}"
+            )
             raise SpecError(sink.place, text)
 
 

@@ -57,7 +57,7 @@ def records(
 
 
 def _column(
-    frame: "DataFrame", what: str, expression: str, said: str, place: SourceLocation | None
+    frame: "DataFrame", what: str, expression: str, label: str, place: SourceLocation | None
 ) -> "Column":
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is there
     from pyspark.sql import functions  # noqa: PLC0415
@@ -65,15 +65,15 @@ def _column(
     try:
         kind = frame.select(functions.expr(expression).alias(what)).schema[what].dataType
     except ParseException:
-        raise SpecError(place, f"{said}: this is no SQL expression; correct it") from None
+        raise SpecError(place, f"{label}: this is no SQL expression; correct it") from None
     except AnalysisException as error:
         reason = " ".join(str(error).partition(" SQLSTATE")[0].split())
         columns = ", ".join(frame.columns)
-        raise SpecError(place, f"{said}: {reason}; the columns are {columns}") from None
+        raise SpecError(place, f"{label}: {reason}; the columns are {columns}") from None
     converted = _converted(what, functions.expr(expression), kind)
     if converted is None:
         wanted = "an array of structs (key, value), or a map of texts"
-        text = f"{said}: headers are {wanted}, and this is {kind.simpleString()}; rewrite it"
+        text = f"{label}: headers are {wanted}, and this is {kind.simpleString()}; rewrite it"
         raise SpecError(place, text)
     return converted.alias(what)
 

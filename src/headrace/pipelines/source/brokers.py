@@ -288,7 +288,7 @@ class SourceTopics:
     def committed(self, group: str) -> Offsets:
         """The committed offsets of a group."""
         found = self._link.run(self._groups.committed(group))
-        return {tp: one.offset for tp, one in found.items()}
+        return {tp: result.offset for tp, result in found.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group that has no members."""

@@ -214,10 +214,10 @@ def splits(
     return found
 
 
-def _decided(topics: StoredTopics, one: OffsetRange) -> OffsetRange:
+def _decided(topics: StoredTopics, extent: OffsetRange) -> OffsetRange:
     """The part of a range before any open transaction."""
-    stable = topics.log(one.topic, one.partition).last_stable_offset()
-    return replace(one, end=max(min(one.end, stable), one.start))
+    stable = topics.log(extent.topic, extent.partition).last_stable_offset()
+    return replace(extent, end=max(min(extent.end, stable), extent.start))
 
 
 BLOCK_BYTES = 4 * 1_048_576

@@ -259,10 +259,10 @@ class ExactlyOnce:
         try:
             yield
         except KafkaError as error:
-            said = self._explanation(error.code)
-            if said is None:
+            explanation = self._explanation(error.code)
+            if explanation is None:
                 raise
-            raise SinkError(said) from error
+            raise SinkError(explanation) from error
 
     def _explanation(self, code: ErrorCode) -> str | None:
         open_s = time.monotonic() - self._begun

@@ -137,5 +137,9 @@ def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 def parallelism() -> int:
     """The number of tasks Spark runs at once: from the session, else the cores of this machine."""
-    told = os.environ.get(PARALLELISM_VARIABLE, "")
-    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
+    configured = os.environ.get(PARALLELISM_VARIABLE, "")
+    return (
+        int(configured)
+        if configured.isdecimal() and int(configured)
+        else len(os.sched_getaffinity(0))
+    )

@@ -94,9 +94,9 @@ class Bound:
         assert self.each is not None
         missing = [tp for tp in wanted if tp not in self.each]
         if missing:
-            what = "a time" if self.option.endswith("Timestamp") else "an offset, -2 or -1"
+            needed = "a time" if self.option.endswith("Timestamp") else "an offset, -2 or -1"
             raise OptionError(
-                f"option {self.option} says nothing of {listed(missing)}; give {what} for every"
+                f"option {self.option} says nothing of {listed(missing)}; give {needed} for every"
                 " partition that is read"
             )
         unknown = sorted(set(self.each) - set(wanted))

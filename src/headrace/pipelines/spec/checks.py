@@ -59,7 +59,7 @@ def title_of(part: Part) -> str:
     return f"{'step' if isinstance(part, Step) else 'source'} {part.name!r}"
 
 
-def told(
+def error_of(
     title: str, place: SourceLocation | None, act: Callable[[T], object], value: T
 ) -> Problems:
     """The error of a call, as a problem of the part of that title."""
@@ -121,7 +121,7 @@ def check_dead_letters(pipeline: Pipeline) -> Problems:
     letters = pipeline.dead_letters
     if letters:
         yield from topic_problems((letters.topic,), "dead_letters", letters.place)
-        yield from told("dead_letters", letters.place, stream_write_options, letters.options)
+        yield from error_of("dead_letters", letters.place, stream_write_options, letters.options)
     for source in pipeline.sources:
         if not isinstance(source, TopicSource):
             continue
@@ -153,13 +153,13 @@ def _topic_source_problems(source: TopicSource) -> Problems:
         return
     yield from topic_problems(source.topics, title, source.place)
     yield from _decode_problems(source)
-    yield from told(title, source.place, _read_options, source)
+    yield from error_of(title, source.place, _read_options, source)
 
 
 def _format_source_problems(source: FormatSource) -> Problems:
     title = title_of(source)
     if source.schema:
-        yield from told(f"the schema of {title}", source.place, ddl_columns, source.schema)
+        yield from error_of(f"the schema of {title}", source.place, ddl_columns, source.schema)
     if source.format.lower() in FILE_FORMATS:
         if source.path is None and "path" not in source.options:
             yield SpecError(source.place, f"{title} lacks 'path': where are its files?")
@@ -192,7 +192,7 @@ def _decode_problems(source: TopicSource) -> Problems:
         )
         yield SpecError(place, f"{title} lacks 'schema' for format {decode.format}: {example}")
     else:
-        yield from told(f"the schema in {title}", place, _refuse_clashes, decode)
+        yield from error_of(f"the schema in {title}", place, _refuse_clashes, decode)
 
 
 def _refuse_clashes(decode: Decode) -> None:
@@ -253,7 +253,7 @@ def _target_problems(sink: Sink, read: Part | None) -> Problems:
                 yield SpecError(sink.place, f"{title} {text}")
             if target.topic:
                 yield from topic_problems((target.topic,), title, sink.place)
-            yield from told(title, sink.place, stream_write_options, target.options)
+            yield from error_of(title, sink.place, stream_write_options, target.options)
         case FileSink() | DeltaSink() as target:
             partition_title = f"'partition_by' of {title}"
             yield from list_problems(target.partition_by, partition_title, sink.place)
@@ -377,7 +377,7 @@ def _check_broker(pipeline: Pipeline) -> Problems:
         yield SpecError(pipeline.place, f"{text}: write broker: localhost:9092")
     if pipeline.broker:
         title = "'broker' of the pipeline"
-        yield from told(title, pipeline.place, _client_options, pipeline.broker)
+        yield from error_of(title, pipeline.place, _client_options, pipeline.broker)
 
 
 def _check_steps(pipeline: Pipeline) -> Problems:
@@ -426,10 +426,10 @@ def _doubled(noun: str, parts: Sequence[Part] | Sequence[Sink]) -> Problems:
             yield SpecError(part.place, f"{text} than their case")
 
 
-def _unknown(what: str, name: str, parts: Mapping[str, Part]) -> str:
+def _unknown(usage: str, name: str, parts: Mapping[str, Part]) -> str:
     near = nearest(name, _names(parts))
     hint = f"did you mean {near!r}? " if near else ""
-    return f"{what} {name!r}, which is no source or step; {hint}there are {listed(_names(parts))}"
+    return f"{usage} {name!r}, which is no source or step; {hint}there are {listed(_names(parts))}"
 
 
 def _names(parts: Mapping[str, Part]) -> list[str]:

@@ -70,9 +70,9 @@ def from_python(value: object, line: int) -> Node:
             return Scalar(str(value), line)
         case Mapping():
             entries = (
-                Entry(str(key), from_python(one, line), line)
-                for key, one in value.items()
-                if one is not None
+                Entry(str(key), from_python(entry, line), line)
+                for key, entry in value.items()
+                if entry is not None
             )
             return Table(tuple(entries), line)
         case Sequence() if not isinstance(value, bytes | bytearray):

@@ -119,7 +119,7 @@ def function_problem(function: str | Callable[..., Any], directory: Path, inputs
     names = _top_level(tree)
     if name not in names:
         near = nearest(name, names)
-        functions = [one for one, node in names.items() if node is not None]
+        functions = [name for name, node in names.items() if node is not None]
         hint = f"did you mean {near!r}?" if near else f"it has {listed(functions) or 'none'}"
         return f"there is no function {name!r} in {module_name}; {hint}"
     node = names[name]

@@ -141,11 +141,11 @@ def _compose(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        told = ", ".join(part for part in (error.context, error.problem) if part)
+        description = ", ".join(part for part in (error.context, error.problem) if part)
         lines = text.splitlines()
         hint = "; put quotes around ${...} inside { } and [ ]"
         has_variable = any("${" in line for line in lines[max(0, line - 2) : line])
-        raise _Unreadable(line, f"not valid YAML: {told}{hint * has_variable}") from None
+        raise _Unreadable(line, f"not valid YAML: {description}{hint * has_variable}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise _Unreadable(line, f"not valid YAML: {error.reason}") from None

@@ -190,7 +190,7 @@ class Invariants:
             log = partition.log
             ahead = batches(log, high_watermark, log.log_end_offset)
             decided = {batch.producer_id for batch in ahead if batch.is_control}
-            limits = [at for one, at in undecided.items() if one not in decided]
+            limits = [at for producer_id, at in undecided.items() if producer_id not in decided]
             if stable < wanted and decided and _is_emptied(partition, stable):
                 return
             if not wanted < stable <= min((*limits, high_watermark)):
@@ -436,9 +436,9 @@ def check_images_equal(cluster: SimulatedCluster) -> str | None:
         host.name: (node.store.image_offset, node.store.image) for host, node in cluster.nodes()
     }
     first = next(iter(found.values()))
-    for name, one in found.items():
-        if one[0] != first[0]:
-            return f"{name} has applied metadata up to {one[0]}, and others up to {first[0]}"
-        if one[1] != first[1]:
-            return f"the image of {name} at {one[0]} is not that of others"
+    for name, (offset, image) in found.items():
+        if offset != first[0]:
+            return f"{name} has applied metadata up to {offset}, and others up to {first[0]}"
+        if image != first[1]:
+            return f"the image of {name} at {offset} is not that of others"
     return None

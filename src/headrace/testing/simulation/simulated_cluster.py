@@ -120,9 +120,10 @@ class SimulatedCluster:
             ):
                 return f"broker {node.node_id} is not active"
         for topic in image.topics.values():
-            for index, one in enumerate(topic.partitions):
-                if one.leader < 0 or len(one.isr) < len(one.replicas):
-                    return f"{topic.name}-{index} is led by {one.leader} with ISR {one.isr}"
+            for index, partition in enumerate(topic.partitions):
+                if partition.leader < 0 or len(partition.isr) < len(partition.replicas):
+                    leader, isr = partition.leader, partition.isr
+                    return f"{topic.name}-{index} is led by {leader} with ISR {isr}"
         return ""
 
     async def whole(self, timeout_s: float) -> bool:

@@ -68,9 +68,9 @@ class KafkaPythonCopier(Copier):
             lambda: self._consumer.poll(timeout_ms=timeout_ms, max_records=count)
         )
         return [
-            Taken(one.partition, one.offset, one.value)
+            Taken(record.partition, record.offset, record.value)
             for records in found.values()
-            for one in records
+            for record in records
         ]
 
     def begin(self) -> None:
@@ -84,8 +84,8 @@ class KafkaPythonCopier(Copier):
 
     def send_offsets(self, offsets: Mapping[int, int]) -> None:
         positions = {
-            kafka.TopicPartition(self.job.source, one): kafka.OffsetAndMetadata(at, "", -1)
-            for one, at in offsets.items()
+            kafka.TopicPartition(self.job.source, offset): kafka.OffsetAndMetadata(at, "", -1)
+            for offset, at in offsets.items()
         }
         group = self._consumer.group_metadata()
         self._call(lambda: self._producer.send_offsets_to_transaction(positions, group))

@@ -98,7 +98,7 @@ class LibrdkafkaCopier(Copier):
             raise Abortable("not everything was written in time")
 
     def send_offsets(self, offsets: Mapping[int, int]) -> None:
-        positions = [TopicPartition(self.job.source, one, at) for one, at in offsets.items()]
+        positions = [TopicPartition(self.job.source, offset, at) for offset, at in offsets.items()]
         group = self._consumer.consumer_group_metadata()
         self._call(lambda: self._producer.send_offsets_to_transaction(positions, group, CALL_S))
 
@@ -109,7 +109,7 @@ class LibrdkafkaCopier(Copier):
         self._call(lambda: self._producer.abort_transaction(CALL_S))
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        assigned = {one.partition for one in self._consumer.assignment()}
+        assigned = {tp.partition for tp in self._consumer.assignment()}
         for partition, offset in offsets.items():
             # One that was given to another member is that one's business.
             if partition in assigned:

@@ -56,7 +56,7 @@ class HeadraceCopier(Copier):
         found = self._call(
             lambda: self._consumer.poll(timeout_ms=int(seconds * 1000), max_records=count)
         )
-        return [Taken(one.partition, one.offset, bytes(one.value)) for one in found]
+        return [Taken(record.partition, record.offset, bytes(record.value)) for record in found]
 
     def begin(self) -> None:
         self._call(self._producer.begin_transaction)
@@ -68,7 +68,7 @@ class HeadraceCopier(Copier):
         self._call(lambda: self._producer.flush(timeout_ms=int(CALL_S * 1000)))
 
     def send_offsets(self, offsets: Mapping[int, int]) -> None:
-        positions = {TopicPartition(self.job.source, one): at for one, at in offsets.items()}
+        positions = {TopicPartition(self.job.source, offset): at for offset, at in offsets.items()}
         group = self._consumer.group_metadata()
         self._call(lambda: self._producer.send_offsets_to_transaction(positions, group))
 

@@ -292,13 +292,13 @@ def test_leaving_waits_until_the_controller_has_taken_over_everything() -> None:
 
         def hand_over(request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
             asked.append(request)
-            done = sum(one.want_shut_down for one in asked) >= 3
+            done = sum(entry.want_shut_down for entry in asked) >= 3
             return BrokerHeartbeatResponse(is_fenced=False, should_shut_down=done)
 
         controllers.answer = hand_over
         began = clock.monotonic()
         await membership.leave()
-        assert sum(one.want_shut_down for one in asked) == 3
+        assert sum(entry.want_shut_down for entry in asked) == 3
         assert clock.monotonic() - began < 2 * BEAT
 
     try_membership(scenario)

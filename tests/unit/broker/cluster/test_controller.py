@@ -99,12 +99,12 @@ class FakeBrokers:
                     name=topic.name,
                     partitions=[
                         ListOffsetsPartitionResponse(
-                            partition_index=one.partition_index,
+                            partition_index=partition.partition_index,
                             error_code=0 if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER,
                             leader_epoch=epoch,
                             offset=offset,
                         )
-                        for one in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in request.topics
@@ -167,7 +167,7 @@ async def live(controller: ActiveController, store: FakeStore, seconds: float, *
 
 
 def fenced(store: FakeStore) -> list[int]:
-    return [one.broker_id for one in store.image.brokers.values() if one.fenced]
+    return [value.broker_id for value in store.image.brokers.values() if value.fenced]
 
 
 def test_a_silent_broker_is_fenced_soon_after_its_session() -> None:
@@ -308,7 +308,7 @@ def test_a_partition_gets_an_unclean_leader_once_that_is_allowed(
         assert standing(store.image, "a")[0][0] == 1
 
     try_controller(cluster(1, topics={"a": [[7, 1]]}), scenario)
-    [told] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    [told] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert told == (
         "a-0 is led by broker 1, which was not in sync: acknowledged records may be lost"
     )
@@ -322,7 +322,7 @@ def test_a_registration_that_is_refused_is_told_of(caplog: pytest.LogCaptureFixt
             await controller.register_broker(request)
 
     try_controller(cluster(1), scenario)
-    [told] = [one.getMessage() for one in caplog.records]
+    [told] = [record.getMessage() for record in caplog.records]
     assert "broker 1 belongs to the cluster 'other'" in told
 
 
@@ -345,7 +345,7 @@ def test_a_duty_that_fails_is_told_of_and_tried_again(
         assert fenced(store) == [1, 2]
 
     try_controller(cluster(1, 2), scenario)
-    told = {one.levelno for one in caplog.records if "silent brokers" in one.getMessage()}
+    told = {record.levelno for record in caplog.records if "silent brokers" in record.getMessage()}
     assert told == ({level} if level else set())
 
 
@@ -400,7 +400,7 @@ def test_the_longest_log_leads_as_soon_as_the_last_replica_is_back(
         assert caplog.text == ""
         await live(controller, store, 5.0, 1, 2)
         assert leader_of(store) == -1
-        [line] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+        [line] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
         assert "a-0 among them" in line
         assert "Start broker 3" in line
         assert sorted(brokers.asked) == [1, 2], "who has answered is not asked again"
@@ -437,7 +437,7 @@ def test_a_replica_that_never_answers_is_waited_for_until_the_timeout(
         assert leader_of(store) == -1
         await live(controller, store, 5, 1, 2, 3)
         assert leader_of(store) == 1
-        [line] = [one.message for one in caplog.records if one.levelno == logging.ERROR]
+        [line] = [record.message for record in caplog.records if record.levelno == logging.ERROR]
         assert "records after that offset are lost if only broker 3 had them" in line
 
     try_controller(restarted(1, 2, 3).image, scenario, brokers)

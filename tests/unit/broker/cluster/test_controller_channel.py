@@ -147,7 +147,7 @@ def test_a_heartbeat_waits_neither_behind_others_nor_for_long(
 
     run(FakeClock(), main())
     others, heartbeats = made
-    assert {one for one, _ in others} == {AllocateProducerIdsRequest}
-    assert {one for one, _ in heartbeats} == {BrokerHeartbeatRequest}
+    assert {other for other, _ in others} == {AllocateProducerIdsRequest}
+    assert {heartbeat for heartbeat, _ in heartbeats} == {BrokerHeartbeatRequest}
     assert max(timeout_s for _, timeout_s in others) == 2.0
     assert max(timeout_s for _, timeout_s in heartbeats) == 0.5

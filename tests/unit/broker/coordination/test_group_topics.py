@@ -17,7 +17,7 @@ TOMBSTONE = CoordinatorRecord(b"key", None)
 
 def image(**ids: bytes) -> Image:
     topics = {name: TopicImage(name, topic_id) for name, topic_id in ids.items()}
-    return Image(topics=topics, topics_by_id={one.topic_id: one for one in topics.values()})
+    return Image(topics=topics, topics_by_id={value.topic_id: value for value in topics.values()})
 
 
 class FakeDriver:
@@ -84,9 +84,9 @@ def test_removal_waits_until_enough_replicas_are_in_sync() -> None:
     async def main() -> None:
         topics, driver, other = GroupTopics(), FakeDriver(), FakeDriver()
         driver.in_sync = other.in_sync = False
-        for one in (driver, other):
-            topics.on_change(one.as_driver)
-            topics.on_change(one.as_driver)
+        for entry in (driver, other):
+            topics.on_change(entry.as_driver)
+            topics.on_change(entry.as_driver)
         other.closed = True
         driver.in_sync = other.in_sync = True
         await asyncio.sleep(6)

@@ -71,7 +71,9 @@ def join(group: str = "g") -> JoinGroupRequest:
 
 def committed(driver: ShardDriver[GroupShard], group: str = "g") -> list[int]:
     fetched = driver.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group, topics=None))
-    return [one.committed_offset for topic in fetched.topics for one in topic.partitions]
+    return [
+        partition.committed_offset for topic in fetched.topics for partition in topic.partitions
+    ]
 
 
 def open_partition(directory: Path, config: TopicConfig, executor: ByHand) -> Partition:

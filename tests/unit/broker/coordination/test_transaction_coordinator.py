@@ -142,7 +142,8 @@ class Setting(OneNode):
         answer = await self.ask_add(producer, transactional_id, *indexes)
         [topic] = answer.results_by_topic_v3_and_below
         return [
-            (one.partition_index, one.partition_error_code) for one in topic.results_by_partition
+            (result.partition_index, result.partition_error_code)
+            for result in topic.results_by_partition
         ]
 
     def ask_add(
@@ -202,7 +203,7 @@ def test_an_id_is_given_a_producer_id_that_nobody_has(tmp_path: Path) -> None:
     async def test(setting: Setting) -> None:
         first, again = await setting.init("a"), await setting.init("a")
         other = await setting.init("b")
-        assert [one.error_code for one in (first, again, other)] == [NONE, NONE, NONE]
+        assert [result.error_code for result in (first, again, other)] == [NONE, NONE, NONE]
         assert (again.producer_id, again.producer_epoch) == (first.producer_id, 1)
         assert other.producer_id != first.producer_id
         # There is one more before it is asked for.
@@ -372,8 +373,10 @@ def test_a_broker_asks_for_many_transactions_at_once(tmp_path: Path) -> None:
         )
         answer = await handlers.add_partitions_to_txn(setting.context(5), request)
         told = {
-            one.transactional_id: one.topic_results[0].results_by_partition[0].partition_error_code
-            for one in answer.results_by_transaction
+            result.transactional_id: result.topic_results[0]
+            .results_by_partition[0]
+            .partition_error_code
+            for result in answer.results_by_transaction
         }
         assert told == {"a": NONE, "b": ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
@@ -546,10 +549,14 @@ def test_transactions_are_described_and_listed(tmp_path: Path) -> None:
         assert found.producer_id == producer.producer_id
         assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         listed = handlers.list_transactions(setting.context(1), ListTransactionsRequest())
-        assert [one.transactional_id for one in listed.transaction_states] == ["id", "idle"]
+        assert [
+            transaction_state.transactional_id for transaction_state in listed.transaction_states
+        ] == ["id", "idle"]
         some = ListTransactionsRequest(state_filters=["Ongoing", "Odd"])
         listed = handlers.list_transactions(setting.context(1), some)
-        assert [one.transactional_id for one in listed.transaction_states] == ["id"]
+        assert [
+            transaction_state.transactional_id for transaction_state in listed.transaction_states
+        ] == ["id"]
         assert listed.unknown_state_filters == ["Odd"]
 
     on_loop(tmp_path, test)

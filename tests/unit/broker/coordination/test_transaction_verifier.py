@@ -31,7 +31,7 @@ def answering(*codes: ErrorCode, code: ErrorCode = NONE) -> FakePeers:
             error_code=code,
             results_by_transaction=[
                 AddPartitionsToTxnResult(
-                    transactional_id=one.transactional_id,
+                    transactional_id=transaction.transactional_id,
                     topic_results=[
                         AddPartitionsToTxnTopicResult(
                             name=topic.name,
@@ -42,10 +42,10 @@ def answering(*codes: ErrorCode, code: ErrorCode = NONE) -> FakePeers:
                                 for index in topic.partitions
                             ],
                         )
-                        for topic in one.topics
+                        for topic in transaction.topics
                     ],
                 )
-                for one in request.transactions
+                for transaction in request.transactions
             ]
             if not code
             else [],
@@ -84,15 +84,16 @@ def test_what_comes_while_one_request_is_under_way_goes_with_the_next() -> None:
         peers = answering()
         asks = verifier(peers)
         ids = ["0-a", "0-b", "0-c", "1-d"]
-        await asyncio.gather(*(asks.verify(one, 1, 0, [A0], add=True) for one in ids))
+        await asyncio.gather(*(asks.verify(entry, 1, 0, [A0], add=True) for entry in ids))
         sent = [
-            (to, [one.transactional_id for one in sent.transactions]) for to, sent in peers.asked
+            (to, [transaction.transactional_id for transaction in sent.transactions])
+            for to, sent in peers.asked
         ]
         assert sent == [(2, ["0-a", "0-b", "0-c"]), (3, ["1-d"])]
         peers.asked.clear()
         first = asyncio.ensure_future(asks.verify("0-a", 1, 0, [A0], add=True))
         await asyncio.sleep(0.001)
-        others = [asks.verify(one, 1, 0, [A0], add=True) for one in ids[1:3]]
+        others = [asks.verify(entry, 1, 0, [A0], add=True) for entry in ids[1:3]]
         await asyncio.gather(first, *others)
         assert [len(sent.transactions) for _, sent in peers.asked] == [1, 2]
 
@@ -107,7 +108,10 @@ def test_one_request_names_an_id_once() -> None:
         newer = asks.verify("0-a", 1, 1, [B0], add=True)
         verdicts = await asyncio.gather(*same, newer)
         assert verdicts == [{A0: NONE}, {A1: NONE}, {B0: NONE}]
-        epochs = [[one.producer_epoch for one in sent.transactions] for _, sent in peers.asked]
+        epochs = [
+            [transaction.producer_epoch for transaction in sent.transactions]
+            for _, sent in peers.asked
+        ]
         assert epochs == [[0], [1]]
         assert peers.asking_most == 1
 

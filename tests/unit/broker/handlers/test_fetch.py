@@ -300,7 +300,7 @@ def test_the_end_of_a_leadership_ends_the_wait(tmp_path: Path) -> None:
             later(node, asking({0: 0}, epoch=4, max_wait_ms=500)),
         ]
         partition.follow(NEXT_EPOCH)
-        codes = [only(await one).error_code for one in waiting]
+        codes = [only(await entry).error_code for entry in waiting]
         fenced = ErrorCode.FENCED_LEADER_EPOCH
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, fenced, fenced]
         assert node.clock.monotonic() < 1000.5
@@ -346,7 +346,9 @@ def test_what_comes_between_two_fetches_is_not_missed(tmp_path: Path) -> None:
             node.append(node.replicas.partitions[index], b"b")
         response = ask(node, asking(replica=2, session=(session_id, epoch), max_wait_ms=500))
         [topic] = response.responses
-        assert [(one.partition_index, end_of(one)) for one in topic.partitions] == [(2, 2), (0, 2)]
+        assert [
+            (partition.partition_index, end_of(partition)) for partition in topic.partitions
+        ] == [(2, 2), (0, 2)]
 
     on_loop(tmp_path, test)
 
@@ -361,7 +363,9 @@ def test_data_that_was_not_taken_is_given_again(tmp_path: Path) -> None:
             assert end_of(only(ask(node, request))) == 1
         request = asking({0: 1}, replica=2, session=(session_id, epoch + 3))
         response = ask(node, request)
-        assert [one.records for topic in response.responses for one in topic.partitions] == []
+        assert [
+            partition.records for topic in response.responses for partition in topic.partitions
+        ] == []
 
     on_loop(tmp_path, test)
 

@@ -47,7 +47,10 @@ def end(node: OneNode, partition: Partition, producer_id: int, *, commits: bool 
 
 def aborted(data: PartitionData) -> list[tuple[int, int]]:
     assert data.aborted_transactions is not None
-    return [(one.producer_id, one.first_offset) for one in data.aborted_transactions]
+    return [
+        (aborted_transaction.producer_id, aborted_transaction.first_offset)
+        for aborted_transaction in data.aborted_transactions
+    ]
 
 
 def test_reader_stops_before_the_first_transaction_that_is_open(tmp_path: Path) -> None:
@@ -277,7 +280,9 @@ def test_session_at_rest_does_not_miss_the_end_of_a_transaction(tmp_path: Path) 
         assert not waiting.done()
         end(node, node.replicas.partitions[3], 7)
         [topic] = (await waiting).responses
-        told = {one.partition_index: one.high_watermark for one in topic.partitions}
+        told = {
+            partition.partition_index: partition.high_watermark for partition in topic.partitions
+        }
         assert told == {4: 2, 3: 2}
 
     on_loop(tmp_path, test)

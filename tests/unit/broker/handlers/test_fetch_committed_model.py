@@ -68,7 +68,7 @@ class Writer:
 
     @property
     def stable_offset(self) -> int:
-        return min((one[0] for one in self._open.values()), default=len(self._written))
+        return min((value[0] for value in self._open.values()), default=len(self._written))
 
     def visible(self, start: int) -> list[bytes]:
         return [
@@ -87,7 +87,9 @@ def read_all(node: OneNode, start: int, bytes_max: int) -> tuple[list[bytes | No
         assert data.error_code == 0 and data.aborted_transactions is not None
         if not data.records:
             return values, offset
-        waiting = sorted(data.aborted_transactions, key=lambda one: one.first_offset)
+        waiting = sorted(
+            data.aborted_transactions, key=lambda transaction: transaction.first_offset
+        )
         left_out: set[int] = set()
         for header in scan_headers(data.records):
             while waiting and waiting[0].first_offset <= header.last_offset:
@@ -95,7 +97,7 @@ def read_all(node: OneNode, start: int, bytes_max: int) -> tuple[list[bytes | No
             if header.is_control:
                 left_out.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in left_out):
-                values += [one.value for one in decode_rows(data.records, header)]
+                values += [decode_row.value for decode_row in decode_rows(data.records, header)]
             offset = header.next_offset
         assert waiting == [], "only what has to do with these records is told"
 

@@ -106,8 +106,8 @@ class GroupNode:
         producer: tuple[int, int] = (7, 0),
     ) -> dict[int, ErrorCode]:
         wanted = [
-            TxnOffsetCommitRequestPartition(partition_index=one, committed_offset=offset)
-            for one in partitions
+            TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+            for partition in partitions
         ]
         request = TxnOffsetCommitRequest(
             transactional_id="copier",
@@ -118,7 +118,10 @@ class GroupNode:
         )
         [answered] = (await txn_offset_commit(self.context(version), request)).topics
         assert answered.name == topic
-        return {one.partition_index: error_code(one.error_code) for one in answered.partitions}
+        return {
+            partition.partition_index: error_code(partition.error_code)
+            for partition in answered.partitions
+        }
 
     async def end(
         self, producer: tuple[int, int] = (7, 0), *, commits: bool = True, coordinator: int = 0

@@ -59,7 +59,10 @@ def asked(
 
 
 def problems(answer: DescribeLogDirsResponse) -> list[tuple[str, int, str]]:
-    return [(one.topic, one.partition_index, one.state) for one in answer.replica_problems]
+    return [
+        (replica_problem.topic, replica_problem.partition_index, replica_problem.state)
+        for replica_problem in answer.replica_problems
+    ]
 
 
 def test_nothing_is_added_for_clients_that_do_not_ask(hold: Open) -> None:
@@ -67,7 +70,7 @@ def test_nothing_is_added_for_clients_that_do_not_ask(hold: Open) -> None:
     here.apply(image(topic("orders", A, partition(2, 2, 1))))
     plain = asked(here, include_health=False)
     assert plain.replica_problems == []
-    assert [one.health for one in plain.results] == [None]
+    assert [result.health for result in plain.results] == [None]
     assert problems(asked(here)) == []
 
 
@@ -105,7 +108,7 @@ def test_lost_damaged_and_offline_replicas_are_told_apart(hold: Open, tmp_path: 
         ("orders", 1, "damaged"),
         ("orders", 2, "offline"),
     ]
-    assert all(one.reason for one in answer.replica_problems)
+    assert all(replica_problem.reason for replica_problem in answer.replica_problems)
 
 
 def test_scrubbing_and_its_findings_are_told(hold: Open) -> None:

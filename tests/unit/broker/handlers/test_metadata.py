@@ -50,7 +50,7 @@ class FakeController:
         assert header.api_key == Api.CREATE_TOPICS
         topics = decode_request(header, frame).topics
         self.topics += topics
-        results = [CreatableTopicResult(name=one.name, error_code=self.code) for one in topics]
+        results = [CreatableTopicResult(name=topic.name, error_code=self.code) for topic in topics]
         reply = RequestHeader(header.api_key, header.api_version, 0, None, 0)
         response = encode_response(reply, CreateTopicsResponse(topics=results))
         return EnvelopeResponse(response_data=b"".join(response)[4:])
@@ -100,7 +100,7 @@ def test_an_internal_topic_made_on_demand_is_like_its_coordinator_makes_it(
     [topic] = ask(tmp_path, controller, name).topics
     [made] = controller.topics
     assert made.num_partitions == partitions
-    assert {one.name: one.value for one in made.configs}["cleanup.policy"] == "compact"
+    assert {config.name: config.value for config in made.configs}["cleanup.policy"] == "compact"
     assert (topic.error_code, topic.is_internal) == (ErrorCode.LEADER_NOT_AVAILABLE, True)
 
 

@@ -145,7 +145,9 @@ def test_who_asks_a_follower_is_told_the_leader(tmp_path: Path, version: int, to
         result = only(response)
         assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert result.current_leader.leader_id == told
-        assert [one.node_id for one in response.node_endpoints] == ([2] if told == 2 else [])
+        assert [node_endpoint.node_id for node_endpoint in response.node_endpoints] == (
+            [2] if told == 2 else []
+        )
 
     on_loop(tmp_path, test)
 
@@ -257,7 +259,7 @@ def test_records_without_a_key_in_a_compacted_topic_are_named(tmp_path: Path, ve
         assert isinstance(answer, ProduceResponse)
         result = only(answer)
         assert (result.error_code, result.base_offset) == (ErrorCode.INVALID_RECORD, -1)
-        assert [one.batch_index for one in result.record_errors] == [1]
+        assert [record_error.batch_index for record_error in result.record_errors] == [1]
         assert "1 of 3 records are refused" in (result.error_message or "")
         frame = b"".join(encode_response(RequestHeader(0, version, 0, "test", 0), answer))
         _, sent = decode_response(Api.PRODUCE, version, frame[4:])

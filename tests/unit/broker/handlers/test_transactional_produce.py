@@ -124,7 +124,7 @@ class Setting(OneNode):
 
 def codes(response: ProduceResponse) -> list[int]:
     [topic] = response.responses
-    return [one.error_code for one in topic.partition_responses]
+    return [partition_response.error_code for partition_response in topic.partition_responses]
 
 
 def sequences(partition: Partition) -> list[int]:

@@ -133,7 +133,9 @@ def test_a_follower_describes_producers_too(tmp_path: Path) -> None:
         partition.follow(FOLLOWS)
         found = described(node)
         assert found.error_code == 0
-        assert [one.current_txn_start_offset for one in found.active_producers] == [0]
+        assert [
+            active_producer.current_txn_start_offset for active_producer in found.active_producers
+        ] == [0]
         assert described(node, 5).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     on_loop(tmp_path, test)

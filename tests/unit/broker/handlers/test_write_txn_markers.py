@@ -84,7 +84,7 @@ def later(
 def codes(response: WriteTxnMarkersResponse) -> list[int]:
     [marker] = response.markers
     assert marker.producer_id == PRODUCER_ID
-    return [one.error_code for topic in marker.topics for one in topic.partitions]
+    return [partition.error_code for topic in marker.topics for partition in topic.partitions]
 
 
 def markers(partition: Partition) -> list[Marker | None]:

@@ -153,7 +153,7 @@ def test_a_wiped_node_cannot_help_to_forget(tmp_path: Path) -> None:
     async def test() -> None:
         cluster.start()
         leader = await cluster.leader()
-        behind, wiped = (one for one in cluster.members.values() if one is not leader)
+        behind, wiped = (value for value in cluster.members.values() if value is not leader)
         await cluster.until(lambda: behind.store.image_offset == leader.store.image_offset)
         await behind.kill()
         await leader.put("a", "1")
@@ -181,7 +181,7 @@ def test_snapshots_take_the_place_of_old_records(tmp_path: Path) -> None:
     async def test() -> None:
         cluster.start()
         leader = await cluster.leader()
-        late = next(one for one in cluster.members.values() if one is not leader)
+        late = next(value for value in cluster.members.values() if value is not leader)
         await late.kill()
         for number in range(200):
             await leader.put(f"k{number % 10}", str(number))
@@ -423,7 +423,7 @@ def test_nothing_is_committed_that_is_not_on_disk(tmp_path: Path, voters: int) -
         leader = await cluster.leader()
         await leader.put("a", "1")
         # With two voters the other one's disk is waited for.
-        slow = next((one for one in cluster.members.values() if one is not leader), leader)
+        slow = next((value for value in cluster.members.values() if value is not leader), leader)
         slow.workers.held = True
         writing = asyncio.create_task(leader.put("a", "2"))
         await asyncio.sleep(0.3)

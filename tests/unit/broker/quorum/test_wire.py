@@ -107,8 +107,8 @@ def test_leader_changes_are_what_kafkas_readers_take_them_for() -> None:
     assert row.value is not None
     read = decode_message(LeaderChangeMessage, 0, row.value)
     assert (read.version, read.leader_id) == (0, 2)
-    assert [one.voter_id for one in read.voters] == [1, 2, 3]
-    assert [one.voter_id for one in read.granting_voters] == [2, 3]
+    assert [voter.voter_id for voter in read.voters] == [1, 2, 3]
+    assert [granting_voter.voter_id for granting_voter in read.granting_voters] == [2, 3]
 
 
 def test_what_is_not_about_the_one_partition_is_refused() -> None:

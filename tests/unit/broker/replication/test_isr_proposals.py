@@ -47,14 +47,14 @@ class FakeController:
                     topic_id=topic.topic_id,
                     partitions=[
                         AlterPartitionResponsePartitionData(
-                            partition_index=one.partition_index,
+                            partition_index=partition.partition_index,
                             error_code=self.code,
                             leader_id=request.broker_id,
-                            leader_epoch=one.leader_epoch,
-                            isr=[state.broker_id for state in one.new_isr_with_epochs],
-                            partition_epoch=one.partition_epoch + 1,
+                            leader_epoch=partition.leader_epoch,
+                            isr=[state.broker_id for state in partition.new_isr_with_epochs],
+                            partition_epoch=partition.partition_epoch + 1,
                         )
-                        for one in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in request.topics
@@ -66,9 +66,12 @@ class FakeController:
         """What each request proposed: partitions and their ISRs."""
         return [
             [
-                (one.partition_index, [state.broker_id for state in one.new_isr_with_epochs])
+                (
+                    partition.partition_index,
+                    [state.broker_id for state in partition.new_isr_with_epochs],
+                )
                 for topic in request.topics
-                for one in topic.partitions
+                for partition in topic.partitions
             ]
             for request in self.requests
         ]
@@ -118,7 +121,7 @@ def test_who_has_caught_up_is_proposed_at_once(tmp_path: Path) -> None:
         [request] = keeping.controller.requests
         assert (request.broker_id, request.broker_epoch) == (1, 10)
         [asked] = request.topics[0].partitions
-        assert [one.broker_epoch for one in asked.new_isr_with_epochs] == [10, 20]
+        assert [broker_id.broker_epoch for broker_id in asked.new_isr_with_epochs] == [10, 20]
         assert (asked.leader_epoch, asked.partition_epoch) == (4, 9)
         assert (partition.isr, partition.partition_epoch) == ((1, 2), 10)
 

@@ -94,8 +94,8 @@ def test_lost_replicas_are_told_once() -> None:
         [directory] = request.directories
         [topic] = directory.topics
         assert (directory.id, topic.topic_id) == (LOST_DIRECTORY, id_of("a"))
-        assert [one.partition_index for one in topic.partitions] == [1, 0]
-        assert [one[0] for one in standing(broker.store.image, "a")] == [2, 2, 1]
+        assert [partition.partition_index for partition in topic.partitions] == [1, 0]
+        assert [entry[0] for entry in standing(broker.store.image, "a")] == [2, 2, 1]
 
     try_broker(cluster(1, 2, topics={"a": [[1, 2], [2, 1], [1, 2]]}), scenario)
 
@@ -168,7 +168,7 @@ def test_replicas_in_a_full_directory_are_told_with_it_and_again_when_they_move(
         [request] = broker.requests
         [directory] = request.directories
         assert directory.id == other
-        known = [one.directories for one in broker.store.image.topics["a"].partitions]
+        known = [partition.directories for partition in broker.store.image.topics["a"].partitions]
         assert known == [(), ((1, other),), ()]
         broker.placed = [(names[0], first, False), (names[1], first, False)]
         await asyncio.sleep(5)

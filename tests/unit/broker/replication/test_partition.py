@@ -116,7 +116,7 @@ def test_appends_during_a_flush_share_the_next_one(tmp_path: Path) -> None:
         assert partition.high_watermark == 1, "what the first flush did not cover is committed"
         assert len(executor.waiting) == 1
         await executor.run_one()
-        assert all(one is not None and one.done() for one in rest)
+        assert all(entry is not None and entry.done() for entry in rest)
         assert partition.high_watermark == 4
         assert executor.waiting == []
 
@@ -352,7 +352,7 @@ def test_the_end_of_a_leadership_fails_who_waits(tmp_path: Path) -> None:
         consumer = purgatory.park([(read(), partition)], 1, 60)
         follower = purgatory.park([(read(ReadLimit.LOG_END), partition)], 1, 60)
         partition.follow(ELSEWHERE)
-        assert [code_of(one) for one in waiting] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+        assert [code_of(entry) for entry in waiting] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
         assert (consumer.ready.done(), follower.ready.done()) == (True, True)
         assert not partition.is_leader
         with pytest.raises(KafkaError) as refused:

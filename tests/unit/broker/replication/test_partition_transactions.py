@@ -80,7 +80,9 @@ def test_a_follower_knows_where_they_stop_as_well(tmp_path: Path) -> None:
         assert partition.last_stable_offset == 0
         partition.append_replicated(b"", [], 3, 0, NOW_MS)
         assert partition.last_stable_offset == 2
-        assert [one[:2] for one in partition.log.aborted_transactions(0, 2)] == [(7, 0)]
+        assert [transaction[:2] for transaction in partition.log.aborted_transactions(0, 2)] == [
+            (7, 0)
+        ]
         partition.truncate_to(1)
         assert partition.last_stable_offset == 0
         partition.lead(replace(THREE, leader_epoch=6), NOW_MS)

@@ -269,7 +269,7 @@ def test_records_that_were_committed_go_only_with_an_outcry(
         assert not partition.may_lose_committed or not is_known
 
     run(tmp_path, test)
-    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "committed records from offset 1 to 2 were removed" in record.message
 
 
@@ -296,7 +296,7 @@ def test_committed_records_are_kept_from_a_leader_that_lacks_them(
         assert partition.diverged is None
 
     run(tmp_path, test)
-    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "records from offset 1 to 2 are committed, and broker 1" in record.message
     assert "headrace log strays set-aside" in record.message
 
@@ -392,7 +392,7 @@ def test_damaged_records_are_not_written(tmp_path: Path, caplog: pytest.LogCaptu
         assert content(ours) == content(theirs)
 
     run(tmp_path, test)
-    assert any("orders-0 cannot follow broker 1" in one.message for one in caplog.records)
+    assert any("orders-0 cannot follow broker 1" in record.message for record in caplog.records)
 
 
 def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch(tmp_path: Path) -> None:
@@ -492,7 +492,7 @@ def test_a_leader_that_comes_back_is_fetched_from_again(
         await until(lambda: ours.log_end_offset == 1)
 
     run(tmp_path, test)
-    failures = [one for one in caplog.records if "nothing can be fetched" in one.message]
+    failures = [record for record in caplog.records if "nothing can be fetched" in record.message]
     assert len(failures) == 1
 
 
@@ -535,7 +535,7 @@ def test_a_newcomer_does_not_wait_for_a_fetch_that_the_leader_keeps(tmp_path: Pa
         write(logs[1], 1, b"two")
         setting.leader.changes()
         await until(lambda: ours[1].log_end_offset == 2)
-        assert all(one.session_epoch > 0 for one in setting.leader.fetches[count:])
+        assert all(fetch.session_epoch > 0 for fetch in setting.leader.fetches[count:])
 
     run(tmp_path, test)
 
@@ -661,7 +661,9 @@ def test_a_log_that_fails_is_given_up_alone(tmp_path: Path) -> None:
         ours[0].take_offline(StorageError("the disk is gone"))
         await until(lambda: ours[1].log_end_offset == 1)
         await until(lambda: len(setting.leader.fetches) == 2)
-        assert [one.partitions for one in setting.leader.fetches[1].forgotten_topics_data] == [[0]]
+        assert [entry.partitions for entry in setting.leader.fetches[1].forgotten_topics_data] == [
+            [0]
+        ]
 
     run(tmp_path, test)
 
@@ -684,7 +686,9 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
 
 
 def bytes_asked(request: FetchRequest) -> list[int]:
-    return [one.partition_max_bytes for topic in request.topics for one in topic.partitions]
+    return [
+        partition.partition_max_bytes for topic in request.topics for partition in topic.partitions
+    ]
 
 
 def test_replicas_that_are_moved_keep_to_their_rate(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Holder:
         self.files = files
         self.logs = LogManager.open(
             files,
-            [str(one) for one in directories],
+            [str(directory) for directory in directories],
             node_id=ME,
             cluster_id="cluster",
             config_of=lambda _: TopicConfig(),
@@ -117,7 +117,7 @@ class Holder:
         return len(list(self.replicas.apply(new, CONFIG)))
 
     def held(self) -> list[str]:
-        return sorted(str(one.name) for one in self.replicas)
+        return sorted(str(replica.name) for replica in self.replicas)
 
     def crash(self) -> None:
         self.logs.close(clean=False)
@@ -161,10 +161,10 @@ def image(
     broker = BrokerImage(ME, 7, incarnation, (), None, False)
     return Image(
         brokers={ME: broker},
-        topics={one.name: one for one in topics},
-        topics_by_id={one.topic_id: one for one in topics},
+        topics={entry.name: entry for entry in topics},
+        topics_by_id={entry.topic_id: entry for entry in topics},
         configs=configs or {},
-        partition_count=sum(len(one.partitions) for one in topics),
+        partition_count=sum(len(entry.partitions) for entry in topics),
     )
 
 
@@ -274,7 +274,7 @@ def test_a_deleted_topic_is_gone_and_one_of_its_name_begins_empty(hold: Open) ->
 
 
 def strays(directory: Path) -> list[str]:
-    return sorted(one.name for one in directory.glob("*-stray"))
+    return sorted(path.name for path in directory.glob("*-stray"))
 
 
 def test_what_was_moved_or_deleted_meanwhile_is_set_aside_at_the_start(
@@ -299,7 +299,7 @@ def test_what_was_moved_or_deleted_meanwhile_is_set_aside_at_the_start(
     audit = tmp_path / "data" / f"audit-0.{B.hex()}-stray"
     assert (audit / f"{0:020d}.log").stat().st_size > 0
     assert "the metadata knows no such partition" in (audit / "stray.metadata").read_text()
-    lines = [one.getMessage() for one in caplog.records if "set aside" in one.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "set aside" in record.getMessage()]
     assert len(lines) == 2
     assert any("audit-0" in line and "offsets 0 to 3" in line for line in lines)
     # Over restarts they are neither opened nor deleted.
@@ -366,7 +366,7 @@ def test_a_damaged_topic_id_is_taken_from_the_metadata(
     assert again.replicas.leader_of("orders", 0).log.log_end_offset == 3
     assert path.read_bytes() == sound
     assert strays(tmp_path / "data") == []
-    assert sum("partition.metadata" in one.getMessage() for one in caplog.records) == 1
+    assert sum("partition.metadata" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_log_without_an_id_that_is_newer_than_the_topic_is_set_aside(

@@ -117,7 +117,7 @@ def test_batches_are_shown_with_their_headers(partition: Path) -> None:
 
 def test_records_are_decompressed(partition: Path) -> None:
     found = documents("--records", str(partition / f"{STEM}.log"))
-    assert [one["kind"] for one in found] == ["batch", "record", "record"] * 3
+    assert [entry["kind"] for entry in found] == ["batch", "record", "record"] * 3
     assert found[4] == {
         "file": str(partition / f"{STEM}.log"),
         "kind": "record",
@@ -188,7 +188,7 @@ def test_what_the_quorum_writes_is_spelled_out(tmp_path: Path) -> None:
     (state,) = documents(str(directory / "quorum-state"))
     assert (state["epoch"], state["voted_for"]) == (7, 3)
     told = documents("--records", str(snapshot))
-    assert [one["kind"] for one in told] == ["batch", "record"] * 3
+    assert [entry["kind"] for entry in told] == ["batch", "record"] * 3
     assert "name='orders'" in str(told[3]["metadata"])
     assert invoke("log", "dump", "--verify", str(directory)).exit_code == 0
     snapshot.write_bytes(data[:-1])
@@ -201,9 +201,9 @@ def test_every_kind_of_file_is_shown(partition: Path, tmp_path: Path) -> None:
     offsets = encode_offsets({TopicPartition("orders", 0): 104})
     (tmp_path / "recovery-point-offset-checkpoint").write_bytes(offsets)
     found: dict[str, list[dict[str, object]]] = {}
-    for one in documents(str(tmp_path)):
-        found.setdefault(str(one.pop("kind")), []).append(one)
-        one.pop("file")
+    for entry in documents(str(tmp_path)):
+        found.setdefault(str(entry.pop("kind")), []).append(entry)
+        entry.pop("file")
     assert found["meta"] == [
         {"cluster_id": "cluster", "node_id": 3, "directory_id": uuid_text(bytes(16))}
     ]

@@ -90,13 +90,13 @@ class TransactionBrokers(AdminBrokers):
         listed = [
             Listed(
                 transactional_id=name,
-                producer_id=one.producer_id,
-                transaction_state=one.transaction_state,
+                producer_id=entry.producer_id,
+                transaction_state=entry.transaction_state,
             )
-            for name, one in self.described.items()
+            for name, entry in self.described.items()
             if self.coordinators[name] == node
-            and (not states or one.transaction_state in states)
-            and (not ids or one.producer_id in ids)
+            and (not states or entry.transaction_state in states)
+            and (not ids or entry.producer_id in ids)
         ]
         return ListTransactionsResponse(error_code=self._next_refusal(), transaction_states=listed)
 

@@ -77,10 +77,10 @@ class MovingBrokers(AdminBrokers):
         return self.image.topics[topic].partitions[index]
 
     def replicas(self, topic: str) -> list[tuple[int, ...]]:
-        return [one.replicas for one in self.image.topics[topic].partitions]
+        return [partition.replicas for partition in self.image.topics[topic].partitions]
 
     def leaders(self, topic: str) -> list[int]:
-        return [one.leader for one in self.image.topics[topic].partitions]
+        return [partition.leader for partition in self.image.topics[topic].partitions]
 
     def arrive(self) -> None:
         """Let every replica catch up."""
@@ -130,12 +130,12 @@ class MovingBrokers(AdminBrokers):
             partitions=[
                 MetadataResponsePartition(
                     partition_index=index,
-                    leader_id=one.leader,
-                    leader_epoch=one.leader_epoch,
-                    replica_nodes=list(one.replicas),
-                    isr_nodes=list(one.isr),
+                    leader_id=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    replica_nodes=list(partition.replicas),
+                    isr_nodes=list(partition.isr),
                 )
-                for index, one in enumerate(topic.partitions)
+                for index, partition in enumerate(topic.partitions)
             ],
         )
 
@@ -145,14 +145,14 @@ class MovingBrokers(AdminBrokers):
             controller_id=1,
             brokers=[
                 DescribeClusterBroker(
-                    broker_id=one,
+                    broker_id=node,
                     host=address.host,
                     port=address.port,
-                    rack=self.image.brokers[one].rack,
-                    is_fenced=one in self.fenced,
+                    rack=self.image.brokers[node].rack,
+                    is_fenced=node in self.fenced,
                 )
-                for one, address in self.nodes.items()
-                if request.include_fenced_brokers or one not in self.fenced
+                for node, address in self.nodes.items()
+                if request.include_fenced_brokers or node not in self.fenced
             ],
         )
 
@@ -166,7 +166,7 @@ class MovingBrokers(AdminBrokers):
     def _AlterPartitionReassignments(self, node: int, request: Any) -> Any:
         result = alter_partition_reassignments(self.image, request)
         self.image = self.image.apply(result.records)
-        self.settings_seen = [dict(one) for one in self.settings.values()]
+        self.settings_seen = [dict(value) for value in self.settings.values()]
         return result.response
 
     def _ListPartitionReassignments(self, node: int, request: Any) -> Any:
@@ -193,8 +193,8 @@ class MovingBrokers(AdminBrokers):
                 results.setdefault(name, []).append(result)
         return ElectLeadersResponse(
             replica_election_results=[
-                ReplicaElectionResult(topic=name, partition_result=one)
-                for name, one in results.items()
+                ReplicaElectionResult(topic=name, partition_result=result)
+                for name, result in results.items()
             ]
         )
 
@@ -219,8 +219,8 @@ class MovingBrokers(AdminBrokers):
         for name, topic in sorted(self.image.topics.items()):
             held = [
                 DescribeLogDirsPartition(partition_index=index, partition_size=SIZE)
-                for index, one in enumerate(topic.partitions)
-                if node in one.replicas and node not in one.adding_replicas
+                for index, partition in enumerate(topic.partitions)
+                if node in partition.replicas and node not in partition.adding_replicas
             ]
             topics.append(DescribeLogDirsTopic(name=name, partitions=held))
         return DescribeLogDirsResponse(
@@ -240,11 +240,11 @@ class MovingBrokers(AdminBrokers):
     def _IncrementalAlterConfigs(self, node: int, request: Any) -> IncrementalAlterConfigsResponse:
         [wanted] = request.resources
         own = self.settings.setdefault((wanted.resource_type, wanted.resource_name), {})
-        for one in wanted.configs:
-            if one.config_operation:
-                own.pop(one.name, None)
+        for config in wanted.configs:
+            if config.config_operation:
+                own.pop(config.name, None)
             else:
-                own[one.name] = one.value
+                own[config.name] = config.value
         if not own:
             del self.settings[wanted.resource_type, wanted.resource_name]
         return IncrementalAlterConfigsResponse(responses=[AlterConfigsResourceResponse()])

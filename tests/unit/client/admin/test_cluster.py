@@ -95,7 +95,7 @@ def test_a_voter_is_added_with_its_directory_and_addresses() -> None:
     brokers.admin(lambda admin: admin.add_voter(4, uuid_text(FOUR), {"CONTROLLER": "h:9093"}))
     [request] = brokers.sent(AddRaftVoterRequest)
     assert (request.voter_id, request.voter_directory_id) == (4, FOUR)
-    assert [(one.name, one.host, one.port) for one in request.listeners] == [
+    assert [(listener.name, listener.host, listener.port) for listener in request.listeners] == [
         ("CONTROLLER", "h", 9093)
     ]
 

@@ -42,12 +42,14 @@ def test_settings_come_sorted_with_their_sources() -> None:
     ]
     brokers = brokers_that_describe(DescribeConfigsResult(configs=entries))
     found = brokers.admin(lambda admin: admin.describe_configs(topic="t"))
-    assert [(name, one.value, one.source, one.is_default) for name, one in found.items()] == [
+    assert [
+        (name, record.value, record.source, record.is_default) for name, record in found.items()
+    ] == [
         ("a", "1", "topic_config", False),
         ("b", "2", "default_config", True),
         ("c", "3", "source_99", False),
     ]
-    assert [one.read_only for one in found.values()] == [True, False, False]
+    assert [value.read_only for value in found.values()] == [True, False, False]
 
 
 def test_settings_of_an_unknown_topic_are_refused_as_its_partitions_are() -> None:
@@ -72,7 +74,9 @@ def test_settings_are_set_and_deleted_in_one_request() -> None:
     brokers.admin(lambda admin: admin.alter_configs(changes, topic="t"))
     (request,) = brokers.sent(IncrementalAlterConfigsRequest)
     (resource,) = request.resources
-    assert [(one.name, one.config_operation, one.value) for one in resource.configs] == [
+    assert [
+        (config.name, config.config_operation, config.value) for config in resource.configs
+    ] == [
         ("a", 0, "1"),
         ("c", 0, "false"),
         ("d", 0, "x"),

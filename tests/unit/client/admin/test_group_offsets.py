@@ -77,7 +77,7 @@ def test_progress_joins_commits_owners_and_ends() -> None:
         GroupProgress(A2, 3, None, None),
         GroupProgress(TopicPartition("gone", 0), 1, None, None),
     )
-    assert [one.lag for one in found] == [7, None, None, None]
+    assert [entry.lag for entry in found] == [7, None, None, None]
 
 
 def test_lag_is_never_negative() -> None:

@@ -116,9 +116,9 @@ def test_many_groups_go_into_several_requests() -> None:
     brokers.groups = {f"g{number}": FakeGroup() for number in range(GROUPS_PER_REQUEST + 1)}
     found = brokers.admin(lambda admin: admin.describe_groups(list(brokers.groups)))
     assert len(found) == GROUPS_PER_REQUEST + 1
-    sizes = [len(one.coordinator_keys) for one in brokers.sent(FindCoordinatorRequest)]
+    sizes = [len(request.coordinator_keys) for request in brokers.sent(FindCoordinatorRequest)]
     assert sizes == [GROUPS_PER_REQUEST, 1]
-    assert [len(one.groups) for one in brokers.sent(DescribeGroupsRequest)] == sizes
+    assert [len(request.groups) for request in brokers.sent(DescribeGroupsRequest)] == sizes
 
 
 def test_old_brokers_are_asked_for_one_coordinator_at_a_time() -> None:
@@ -126,7 +126,7 @@ def test_old_brokers_are_asked_for_one_coordinator_at_a_time() -> None:
     brokers.groups = {"a": FakeGroup(node=1), "b": FakeGroup(node=2)}
     found = brokers.admin(lambda admin: admin.describe_groups(["a", "b"]))
     assert [group.coordinator for group in found.values()] == [1, 2]
-    assert [one.key for one in brokers.sent(FindCoordinatorRequest)] == ["a", "b"]
+    assert [request.key for request in brokers.sent(FindCoordinatorRequest)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -177,7 +177,10 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(code: ErrorCode) -> None
         brokers.requests.clear()
         assert list(await admin.describe_groups(["a", "b"])) == ["a", "b"]
         # Only the group that failed is asked about again.
-        assert [one.groups for one in brokers.sent(DescribeGroupsRequest)] == [["a", "b"], ["a"]]
+        assert [request.groups for request in brokers.sent(DescribeGroupsRequest)] == [
+            ["a", "b"],
+            ["a"],
+        ]
         brokers.group_faults.append(code)
         await admin.alter_group_offsets("a", {A0: 1})
         brokers.group_faults.append(code)

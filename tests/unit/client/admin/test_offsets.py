@@ -113,7 +113,14 @@ def test_records_are_deleted_by_their_leaders() -> None:
     before = {A0: 4, A1: LATEST, A2: 0}
     assert brokers.admin(lambda admin: admin.delete_records(before)) == {A0: 4, A1: 10, A2: 0}
     asked = [
-        (node, [one.partition_index for topic in request.topics for one in topic.partitions])
+        (
+            node,
+            [
+                partition.partition_index
+                for topic in request.topics
+                for partition in topic.partitions
+            ],
+        )
         for node, request in brokers.requests
         if isinstance(request, DeleteRecordsRequest)
     ]

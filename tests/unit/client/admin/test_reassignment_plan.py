@@ -194,7 +194,7 @@ def test_of_a_topic_the_smallest_partitions_move() -> None:
 @pytest.mark.parametrize("partitions", [4, 6, 9])
 def test_every_topic_is_spread_over_those_who_stay(partitions: int) -> None:
     topics = {name: spread(4, partitions, 3, name) for name in "abcde"}
-    assignment = {tp: one for topic in topics.values() for tp, one in topic.items()}
+    assignment = {tp: entry for topic in topics.values() for tp, entry in topic.items()}
     brokers = bare(1, 2, 3)
     after = applied(assignment, make_plan(brokers, assignment, balance=False).after)
     for topic in topics.values():
@@ -231,7 +231,9 @@ def test_replicas_move_to_racks_that_have_none() -> None:
     brokers: Racks = {1: "a", 2: "a", 3: "b", 4: "b"}
     assignment = {TopicPartition("t", index): (1, 2) for index in range(4)}
     after = applied(assignment, make_plan(brokers, assignment).after)
-    assert all({brokers[one] for one in replicas} == {"a", "b"} for replicas in after.values())
+    assert all(
+        {brokers[replica] for replica in replicas} == {"a", "b"} for replicas in after.values()
+    )
     assert loads(after, brokers) == [2, 2, 2, 2]
 
 

@@ -98,7 +98,7 @@ def test_preferred_leaders_are_elected_where_others_lead() -> None:
     assert elected == {A0: True, A1: False}
     assert cluster.leaders("a") == [3, 2]
     assert cluster.admin(lambda admin: admin.elect_leaders()) == {}
-    assert [one.election_type for one in cluster.sent(ElectLeadersRequest)] == [0, 0]
+    assert [request.election_type for request in cluster.sent(ElectLeadersRequest)] == [0, 0]
 
 
 def test_a_preferred_leader_that_is_away_is_told_at_once() -> None:
@@ -115,9 +115,9 @@ def test_fenced_brokers_are_told_if_asked_for() -> None:
     cluster = brokers()
     cluster.fenced.add(2)
     known = cluster.admin(lambda admin: admin.describe_cluster())
-    assert [one.node_id for one in known.brokers] == [1, 3, 4]
+    assert [broker.node_id for broker in known.brokers] == [1, 3, 4]
     every = cluster.admin(lambda admin: admin.describe_cluster(include_fenced=True))
-    assert [(one.node_id, one.is_fenced) for one in every.brokers] == [
+    assert [(broker.node_id, broker.is_fenced) for broker in every.brokers] == [
         (1, False),
         (2, True),
         (3, False),

@@ -32,11 +32,13 @@ def test_created_topics_come_back_by_name() -> None:
         "other": CreatedTopic("other", brokers.topics["other"], 1, 1),
     }
     (request,) = brokers.sent(CreateTopicsRequest)
-    assert [(one.name, one.num_partitions, one.replication_factor) for one in request.topics] == [
+    assert [
+        (topic.name, topic.num_partitions, topic.replication_factor) for topic in request.topics
+    ] == [
         ("new", 3, -1),
         ("other", -1, -1),
     ]
-    assert [(one.name, one.value) for one in request.topics[0].configs] == [
+    assert [(config.name, config.value) for config in request.topics[0].configs] == [
         ("retention.ms", "1"),
         ("unclean.leader.election.enable", "true"),
     ]
@@ -117,7 +119,7 @@ def test_what_was_done_is_told_though_the_rest_runs_out_of_time() -> None:
     assert caught.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert brokers.clock.seconds <= 1005
     # What was created is not created again.
-    assert [len(one.topics) for one in brokers.sent(CreateTopicsRequest)][:2] == [2, 1]
+    assert [len(request.topics) for request in brokers.sent(CreateTopicsRequest)][:2] == [2, 1]
     with pytest.raises(TimedOut, match=r"gave up after 5 s: THROTTLING_QUOTA_EXCEEDED: topic b"):
         brokers.admin(lambda admin: admin.create_topic("b"), timeout_s=5)
 
@@ -159,7 +161,7 @@ def test_topics_are_listed_by_name_and_described_in_the_order_asked() -> None:
     found = brokers.admin(lambda admin: admin.describe_topics(["c", "a", "c"]))
     assert list(found) == ["c", "a"]
     assert [partition.index for partition in found["c"].partitions] == [0, 1]
-    assert [one.name for one in brokers.sent(MetadataRequest)[-1].topics] == ["c", "a"]
+    assert [topic.name for topic in brokers.sent(MetadataRequest)[-1].topics] == ["c", "a"]
 
 
 def test_internal_topics_are_listed_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,8 +266,10 @@ def test_partitions_are_added() -> None:
     with pytest.raises(SomeFailed, match="INVALID_PARTITIONS: topic b: invalid partitions"):
         brokers.admin(lambda admin: admin.create_partitions({"a": 5, "b": 1}))
     first, second = brokers.sent(CreatePartitionsRequest)
-    assert [(one.name, one.count, one.assignments) for one in first.topics] == [("a", 4, None)]
-    assert [(one.name, one.count) for one in second.topics] == [("a", 5), ("b", 1)]
+    assert [(topic.name, topic.count, topic.assignments) for topic in first.topics] == [
+        ("a", 4, None)
+    ]
+    assert [(topic.name, topic.count) for topic in second.topics] == [("a", 5), ("b", 1)]
 
 
 def test_nothing_is_asked_about_nothing() -> None:

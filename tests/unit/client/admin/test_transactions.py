@@ -24,26 +24,26 @@ INVOICES_1 = TopicPartition("invoices", 1)
 def test_the_transactions_of_every_broker_are_listed() -> None:
     brokers = TransactionBrokers()
     found = brokers.admin(lambda admin: admin.list_transactions())
-    assert [(name, one.state, one.coordinator) for name, one in found.items()] == [
+    assert [(name, entry.state, entry.coordinator) for name, entry in found.items()] == [
         ("copier", "Ongoing", 2),
         ("idle", "CompleteCommit", 1),
     ]
-    assert {one.duration_filter for one in brokers.sent(ListTransactionsRequest)} == {-1}
+    assert {request.duration_filter for request in brokers.sent(ListTransactionsRequest)} == {-1}
 
 
 def test_a_list_is_limited_by_the_brokers() -> None:
     brokers = TransactionBrokers()
     found = brokers.admin(lambda admin: admin.list_transactions(["Ongoing"], [7, 8], 100))
     assert list(found) == ["copier"]
-    assert {one.duration_filter for one in brokers.sent(ListTransactionsRequest)} == {100}
+    assert {request.duration_filter for request in brokers.sent(ListTransactionsRequest)} == {100}
 
 
 def test_a_list_is_limited_by_a_pattern() -> None:
     brokers = TransactionBrokers()
     brokers.admin(lambda admin: admin.list_transactions(pattern="copier-.*"))
-    assert {one.transactional_id_pattern for one in brokers.sent(ListTransactionsRequest)} == {
-        "copier-.*"
-    }
+    assert {
+        request.transactional_id_pattern for request in brokers.sent(ListTransactionsRequest)
+    } == {"copier-.*"}
 
 
 def test_a_broker_that_knows_no_patterns_is_not_asked_for_all_instead() -> None:
@@ -80,8 +80,8 @@ def test_producers_are_told_by_the_leaders() -> None:
     brokers = TransactionBrokers()
     brokers.refusals.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     found = brokers.admin(lambda admin: admin.describe_producers([ORDERS_0, INVOICES_1]))
-    assert [one.transaction_start_offset for one in found[ORDERS_0]] == [100]
-    assert [one.transaction_start_offset for one in found[INVOICES_1]] == [None, 5]
+    assert [entry.transaction_start_offset for entry in found[ORDERS_0]] == [100]
+    assert [entry.transaction_start_offset for entry in found[INVOICES_1]] == [None, 5]
 
 
 def test_producers_are_told_by_a_chosen_broker() -> None:
@@ -89,7 +89,7 @@ def test_producers_are_told_by_a_chosen_broker() -> None:
     leader = brokers.logs[ORDERS_0].leader
     brokers.follower = 3 - leader
     found = brokers.admin(lambda admin: admin.describe_producers([ORDERS_0], brokers.follower))
-    assert [one.transaction_start_offset for one in found[ORDERS_0]] == [100]
+    assert [entry.transaction_start_offset for entry in found[ORDERS_0]] == [100]
     assert brokers.asked(DescribeProducersRequest) == [brokers.follower]
 
 

@@ -101,11 +101,11 @@ class Coordinated(FakeBrokers):
 
     def _OffsetFetch(self, node: int, request: Any) -> OffsetFetchResponse:
         if request.groups:
-            found = [self.shell.shard.fetch_offsets(one) for one in request.groups]
+            found = [self.shell.shard.fetch_offsets(group) for group in request.groups]
             return OffsetFetchResponse(groups=found)
         wanted = [
-            OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
-            for one in request.topics
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
         ]
         asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=wanted)
         return OffsetFetchResponse(
@@ -114,12 +114,12 @@ class Coordinated(FakeBrokers):
                     name=topic.name,
                     partitions=[
                         OffsetFetchResponsePartition(
-                            partition_index=one.partition_index,
-                            committed_offset=one.committed_offset,
-                            committed_leader_epoch=one.committed_leader_epoch,
-                            metadata=one.metadata,
+                            partition_index=partition.partition_index,
+                            committed_offset=partition.committed_offset,
+                            committed_leader_epoch=partition.committed_leader_epoch,
+                            metadata=partition.metadata,
                         )
-                        for one in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in self.shell.shard.fetch_offsets(asked).topics
@@ -208,8 +208,8 @@ def _refused(request: Any, code: ErrorCode) -> Message:
         return offset_commit_error(request, code)
     if request.api_key == Api.OFFSET_FETCH:
         response.groups = [
-            OffsetFetchResponseGroup(group_id=one.group_id, error_code=code)
-            for one in request.groups
+            OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
+            for group in request.groups
         ]
     return cast("Message", response)
 
@@ -242,11 +242,11 @@ async def member(
     brokers: Coordinated, *topics: str, started: bool = True, **options: Any
 ) -> AsyncIterator[Member]:
     """A member that is gone at the end."""
-    one = Member(brokers, topics, **options)
+    joining = Member(brokers, topics, **options)
     if started:
-        one.group.start()
+        joining.group.start()
     try:
-        yield one
+        yield joining
     finally:
-        await one.group.stop(leave=False)
-        await one.cluster.close()
+        await joining.group.stop(leave=False)
+        await joining.cluster.close()

@@ -52,4 +52,4 @@ class Host:
 
     def heard(self, what: str) -> list[frozenset[TopicPartition]]:
         """The partitions of everything of a kind that was not about nothing."""
-        return [one.partitions for one in self.told if one.what == what and one.partitions]
+        return [entry.partitions for entry in self.told if entry.what == what and entry.partitions]

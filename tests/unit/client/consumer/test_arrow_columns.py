@@ -128,6 +128,6 @@ def test_what_was_read_can_be_sent_on(count: int) -> None:
     batches = list(
         plan_batches(batch, partition_count=3, sticky=lambda: 0, batch_bytes_max=10_000, now_ms=0)
     )
-    assert [one.partition for one in batches] == [2] * bool(count)
-    sent = [tuple(record) for one in batches for record in decode_rows(one.encode())]
+    assert [batch.partition for batch in batches] == [2] * bool(count)
+    sent = [tuple(record) for batch in batches for record in decode_rows(batch.encode())]
     assert sent == [(offset, *row) for offset, row in enumerate(ROWS[:count])]

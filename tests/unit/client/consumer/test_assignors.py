@@ -45,17 +45,19 @@ def again(
 ) -> dict[str, MemberSubscription]:
     """Members that join again with what they had, as the strategy has them tell it."""
     told = {}
-    for member, one in members.items():
-        had = [tp for tp in before.get(member, ()) if tp.topic in one.topics]
+    for member, entry in members.items():
+        had = [tp for tp in before.get(member, ()) if tp.topic in entry.topics]
         owned = had if assignor.is_cooperative else []
         data = assignor.user_data(had, generation) if member in before else None
-        told[member] = MemberSubscription(one.topics, owned, generation if owned else -1, data)
+        told[member] = MemberSubscription(entry.topics, owned, generation if owned else -1, data)
     return told
 
 
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9), min_size=1)
 equal = st.builds(
-    lambda members, topics: {one: MemberSubscription(tuple(sorted(topics))) for one in members},
+    lambda members, topics: {
+        member: MemberSubscription(tuple(sorted(topics))) for member in members
+    },
     st.sets(st.sampled_from(MEMBERS), min_size=1),
     st.sets(st.sampled_from(TOPICS), min_size=1),
 )
@@ -73,7 +75,7 @@ def check_complete(
 ) -> None:
     """Every partition that somebody reads has one owner, which reads it."""
     assert set(assignment) == set(members)
-    read = {topic for one in members.values() for topic in one.topics}
+    read = {topic for value in members.values() for topic in value.topics}
     wanted = [
         TopicPartition(topic, number)
         for topic, count in partition_counts.items()
@@ -95,7 +97,7 @@ def is_as_even_as_can_be(assignment: Assignment, members: Mapping[str, MemberSub
                 if other not in reached and any(tp.topic in members[taker].topics for tp in theirs):
                     reached.add(other)
                     pending.append(other)
-        if any(len(assignment[one]) >= len(assignment[member]) + 2 for one in reached):
+        if any(len(assignment[entry]) >= len(assignment[member]) + 2 for entry in reached):
             return False
     return True
 
@@ -222,17 +224,19 @@ def test_equal_members_that_stay_give_up_only_what_is_above_their_share(
     topics = next(iter(members.values())).topics
     before = STICKY.assign(partition_counts, members)
     later = {
-        one: MemberSubscription(topics) for one in MEMBERS if one not in gone or one not in members
+        member: MemberSubscription(topics)
+        for member in MEMBERS
+        if member not in gone or member not in members
     } or members
     after = STICKY.assign(partition_counts, again(STICKY, before, later))
     total = sum(partition_counts.get(topic, 0) for topic in topics)
     share, longer = divmod(total, len(later))
-    had = [len(before.get(one, ())) for one in later]
+    had = [len(before.get(entry, ())) for entry in later]
     # As many as can be have one above the share, and of those who had it, as many as can be keep
     # it: nobody could have moved less.
     keep_more = min(longer, sum(count > share for count in had))
     fewest = sum(max(count - share, 0) for count in had) - keep_more
-    moved = sum(len(set(before.get(one, ())) - set(after[one])) for one in later)
+    moved = sum(len(set(before.get(entry, ())) - set(after[entry])) for entry in later)
     assert moved == fewest
 
 
@@ -253,7 +257,7 @@ def test_cooperative_members_are_given_nothing_that_another_still_claims(
     partition_counts: dict[str, int], members: dict[str, MemberSubscription]
 ) -> None:
     assignment = COOPERATIVE.assign(partition_counts, members)
-    claimed = {tp for one in members.values() for tp in one.owned}
+    claimed = {tp for value in members.values() for tp in value.owned}
     for member, mine in assignment.items():
         assert claimed.intersection(mine) <= set(members[member].owned)
 
@@ -335,7 +339,7 @@ def test_members_keep_their_partitions_as_a_group_grows_and_shrinks(name: str) -
     assert {len(mine) for mine in before.values()} == {10}
     fewer = dict(list(members.items())[:90])
     after = assignor.assign(partition_counts, again(assignor, before, fewer, 3))
-    assert all(set(before[one]) <= set(after[one]) for one in fewer)
+    assert all(set(before[entry]) <= set(after[entry]) for entry in fewer)
 
 
 def all_in(topics: tuple[str, ...], *members: str) -> dict[str, MemberSubscription]:

@@ -30,7 +30,7 @@ class FakeGroup:
         await asyncio.sleep(1)
         if self.failure is not None:
             raise self.failure
-        self.commits.append({tp: one.offset for tp, one in offsets.items()})
+        self.commits.append({tp: offset.offset for tp, offset in offsets.items()})
 
 
 class Desk:

@@ -219,7 +219,7 @@ def test_deserializers_make_values() -> None:
     fetched(subscription, [bytes(encode_batch(rows))])
     desk = Desk(subscription, key_deserializer="string", value_deserializer="json")
     records = desk.records()
-    assert [(one.key, one.value) for one in records] == [("k", {"n": 1}), (None, None)]
+    assert [(record.key, record.value) for record in records] == [("k", {"n": 1}), (None, None)]
 
 
 def picky(data: bytes) -> int:

@@ -145,7 +145,7 @@ def test_a_leader_that_is_away_while_others_say_it_leads_is_left_alone_for_longe
         return found + await values(consumer, 1)
 
     assert run(read) == [b"before", b"after"]
-    assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ async def settled(*members: Member, within_s: float = 60) -> None:
 
     async def look() -> None:
         while True:
-            owned = sorted(tp for one in members for tp in one.host.mine)
-            if owned == A and all(one.group.is_stable for one in members):
+            owned = sorted(tp for entry in members for tp in entry.host.mine)
+            if owned == A and all(entry.group.is_stable for entry in members):
                 return
             await asyncio.sleep(0.01)
 
@@ -66,44 +66,44 @@ def in_virtual_time(
 async def test_a_member_stays_for_hours_with_a_heartbeat_every_three_seconds(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a") as one:
-        await settled(one)
-        generation = one.group.generation
+    async with member(brokers, "a") as first_member:
+        await settled(first_member)
+        generation = first_member.group.generation
         await asyncio.sleep(HOUR_S)
-        assert one.group.generation == generation
-        assert one.owned == set(A)
+        assert first_member.group.generation == generation
+        assert first_member.owned == set(A)
         assert 1100 <= len(brokers.sent(HeartbeatRequest)) <= 1201
-        assert not one.host.heard("revoked")
+        assert not first_member.host.heard("revoked")
 
 
 @in_virtual_time
 async def test_an_application_that_does_not_poll_loses_its_place_in_time(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a") as one:
-        await settled(one)
+    async with member(brokers, "a") as first_member:
+        await settled(first_member)
         begun = brokers.clock.monotonic()
-        one.host.polls.clear()
+        first_member.host.polls.clear()
         await eventually(lambda: brokers.sent(LeaveGroupRequest), within_s=400)
         assert 295 <= brokers.clock.monotonic() - begun <= 303
-        assert one.group.generation == -1
+        assert first_member.group.generation == -1
         await asyncio.sleep(HOUR_S)
         # Nothing is asked for until it polls, and then it is told first.
         assert brokers.sent(JoinGroupRequest)[2:] == []
-        assert not one.host.heard("lost")
-        one.host.polls.set()
-        one.group.polled()
-        await settled(one)
-        assert [told.what for told in one.host.told] == ["assigned", "lost", "assigned"]
+        assert not first_member.host.heard("lost")
+        first_member.host.polls.set()
+        first_member.group.polled()
+        await settled(first_member)
+        assert [told.what for told in first_member.host.told] == ["assigned", "lost", "assigned"]
 
 
 @in_virtual_time
 async def test_a_static_member_that_does_not_poll_is_removed_by_its_session(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a", group_instance_id="static") as one:
-        await settled(one)
-        one.host.polls.clear()
+    async with member(brokers, "a", group_instance_id="static") as first_member:
+        await settled(first_member)
+        first_member.host.polls.clear()
         await asyncio.sleep(300)
         assert brokers.shell.state("group") == "Stable"
         await asyncio.sleep(60)
@@ -115,19 +115,19 @@ async def test_a_static_member_that_does_not_poll_is_removed_by_its_session(
 async def test_a_member_outlasts_a_coordinator_that_is_away_for_an_hour(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a") as one:
-        await settled(one)
+    async with member(brokers, "a") as first_member:
+        await settled(first_member)
         brokers.down.add(1)
         brokers.move_to(1)
         before = len(brokers.requests)
         await asyncio.sleep(HOUR_S)
         assert len(brokers.requests) == before
         # Nobody else can have its partitions, so it keeps them.
-        assert one.owned == set(A)
-        assert one.group.failure is None
+        assert first_member.owned == set(A)
+        assert first_member.group.failure is None
         brokers.down.clear()
         await asyncio.sleep(60)
-        await settled(one)
+        await settled(first_member)
 
 
 @in_virtual_time
@@ -135,8 +135,8 @@ async def test_a_join_is_tried_again_with_growing_pauses(brokers: Coordinated) -
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     brokers.refusals[JoinGroupRequest] = deque([loading] * 10)
     begun = brokers.clock.monotonic()
-    async with member(brokers, "a") as one:
-        await settled(one)
+    async with member(brokers, "a") as first_member:
+        await settled(first_member)
         assert 4 < brokers.clock.monotonic() - begun < 12
         assert brokers.refusals[JoinGroupRequest] == deque()
 
@@ -145,47 +145,47 @@ async def test_a_join_is_tried_again_with_growing_pauses(brokers: Coordinated) -
 async def test_stopping_while_a_join_waits_lets_the_others_go_on_at_once(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a") as one, member(brokers, "a", started=False) as two:
-        await settled(one)
-        one.host.polls.clear()
+    async with member(brokers, "a") as first_member, member(brokers, "a", started=False) as two:
+        await settled(first_member)
+        first_member.host.polls.clear()
         two.group.start()
         await eventually(lambda: brokers.shell.state("group") == "PreparingRebalance")
         # The first does not join while it does not poll, so the second waits.
         await two.group.stop()
-        assert brokers.shell.members("group") == {one.group.member_id}
-        one.host.polls.set()
-        await settled(one)
+        assert brokers.shell.members("group") == {first_member.group.member_id}
+        first_member.host.polls.set()
+        await settled(first_member)
 
 
 @in_virtual_time
 async def test_a_member_without_topics_is_in_no_group(brokers: Coordinated) -> None:
-    async with member(brokers, "a") as one:
-        await settled(one)
-        one.host.topics = frozenset()
-        one.group.subscription_changed()
+    async with member(brokers, "a") as first_member:
+        await settled(first_member)
+        first_member.host.topics = frozenset()
+        first_member.group.subscription_changed()
         await eventually(lambda: brokers.shell.state("group") == "Empty")
-        assert one.host.heard("revoked") == [frozenset(A)]
+        assert first_member.host.heard("revoked") == [frozenset(A)]
         await asyncio.sleep(HOUR_S)
-        one.host.topics = frozenset("a")
-        one.group.subscription_changed()
-        one.group.polled()
-        await settled(one)
-        assert not one.host.heard("lost")
+        first_member.host.topics = frozenset("a")
+        first_member.group.subscription_changed()
+        first_member.group.polled()
+        await settled(first_member)
+        assert not first_member.host.heard("lost")
 
 
 @in_virtual_time
 async def test_a_host_that_breaks_is_a_failure_and_no_silence(brokers: Coordinated) -> None:
-    async with member(brokers, "a", started=False) as one:
+    async with member(brokers, "a", started=False) as first_member:
 
         async def assigned(
             partitions: Sequence[TopicPartition], added: Sequence[TopicPartition]
         ) -> None:
             raise ZeroDivisionError("a bug")
 
-        one.host.assigned = assigned  # type: ignore[method-assign]
-        one.group.start()
-        await eventually(lambda: one.group.failure)
-        failure = one.group.failure
+        first_member.host.assigned = assigned  # type: ignore[method-assign]
+        first_member.group.start()
+        await eventually(lambda: first_member.group.failure)
+        failure = first_member.group.failure
         assert type(failure) is HeadraceError
         assert "a bug" in str(failure)
         assert isinstance(failure.__cause__, ZeroDivisionError)
@@ -193,14 +193,14 @@ async def test_a_host_that_breaks_is_a_failure_and_no_silence(brokers: Coordinat
 
 @in_virtual_time
 async def test_new_partitions_are_seen_when_metadata_is_too_old(brokers: Coordinated) -> None:
-    async with member(brokers, "a") as one:
+    async with member(brokers, "a") as first_member:
         brokers.add_topic("b", 1)
-        await settled(one)
+        await settled(first_member)
         brokers.add_topic("a", 5)
         await asyncio.sleep(250)
-        assert len(one.owned) == 4
+        assert len(first_member.owned) == 4
         await asyncio.sleep(60)
-        assert len(one.owned) == 5
+        assert len(first_member.owned) == 5
 
 
 @in_virtual_time
@@ -208,21 +208,23 @@ async def test_a_commit_while_the_group_rebalances_waits_for_the_new_generation(
     brokers: Coordinated,
 ) -> None:
     async with (
-        member(brokers, "a", **COOPERATIVE) as one,
+        member(brokers, "a", **COOPERATIVE) as first_member,
         member(brokers, "a", started=False, **COOPERATIVE) as two,
     ):
-        await settled(one)
+        await settled(first_member)
         two.host.polls.clear()
         two.group.start()
         # It is let in, and would now have to join again: it does not while nobody polls there.
         two.host.polls.set()
-        await settled(one, two)
+        await settled(first_member, two)
         two.host.polls.clear()
-        one.group.subscription_changed()
+        first_member.group.subscription_changed()
         await eventually(lambda: brokers.shell.state("group") == "PreparingRebalance")
-        mine = min(one.owned)
+        mine = min(first_member.owned)
         commit = asyncio.create_task(
-            one.group.commit({mine: OffsetAndMetadata(8)}, one.cluster.deadline(60))
+            first_member.group.commit(
+                {mine: OffsetAndMetadata(8)}, first_member.cluster.deadline(60)
+            )
         )
         await asyncio.sleep(20)
         assert not commit.done()
@@ -235,33 +237,35 @@ async def test_a_commit_while_the_group_rebalances_waits_for_the_new_generation(
 async def test_a_commit_that_a_rebalance_keeps_waiting_says_so_at_its_deadline(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a") as one, member(brokers, "a") as two:
-        await settled(one, two)
+    async with member(brokers, "a") as first_member, member(brokers, "a") as two:
+        await settled(first_member, two)
         two.host.polls.clear()
-        one.group.subscription_changed()
+        first_member.group.subscription_changed()
         await eventually(lambda: brokers.shell.state("group") == "PreparingRebalance")
         begun = brokers.clock.monotonic()
         with pytest.raises(CommitFailed, match="poll, and commit again") as caught:
-            await one.group.commit({A[0]: OffsetAndMetadata(8)}, one.cluster.deadline(7))
+            await first_member.group.commit(
+                {A[0]: OffsetAndMetadata(8)}, first_member.cluster.deadline(7)
+            )
         assert caught.value.code is ErrorCode.REBALANCE_IN_PROGRESS
         assert brokers.clock.monotonic() - begun == pytest.approx(7, abs=0.2)
 
 
 @in_virtual_time
 async def test_commits_inside_the_call_that_revokes_are_accepted(brokers: Coordinated) -> None:
-    async with member(brokers, "a") as one, member(brokers, "a", started=False) as two:
-        await settled(one)
-        told = one.host.revoked
+    async with member(brokers, "a") as first_member, member(brokers, "a", started=False) as two:
+        await settled(first_member)
+        told = first_member.host.revoked
 
         async def revoked(partitions: Sequence[TopicPartition]) -> None:
-            await one.group.commit(
-                {tp: OffsetAndMetadata(5) for tp in partitions}, one.cluster.deadline()
+            await first_member.group.commit(
+                {tp: OffsetAndMetadata(5) for tp in partitions}, first_member.cluster.deadline()
             )
             await told(partitions)
 
-        one.host.revoked = revoked  # type: ignore[method-assign]
+        first_member.host.revoked = revoked  # type: ignore[method-assign]
         two.group.start()
-        await settled(one, two)
+        await settled(first_member, two)
         assert brokers.shell.committed("group") == {("a", n): 5 for n in range(4)}
 
 
@@ -269,25 +273,27 @@ async def test_commits_inside_the_call_that_revokes_are_accepted(brokers: Coordi
 async def test_a_refused_commit_ends_a_membership_the_coordinator_does_not_know(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a") as one:
-        await settled(one)
+    async with member(brokers, "a") as first_member:
+        await settled(first_member)
         brokers.refusals[OffsetCommitRequest] = deque([ErrorCode.UNKNOWN_MEMBER_ID])
         with pytest.raises(CommitFailed, match="went on without"):
-            await one.group.commit({A[0]: OffsetAndMetadata(8)}, one.cluster.deadline())
-        await eventually(lambda: one.host.heard("lost"))
-        await settled(one)
+            await first_member.group.commit(
+                {A[0]: OffsetAndMetadata(8)}, first_member.cluster.deadline()
+            )
+        await eventually(lambda: first_member.host.heard("lost"))
+        await settled(first_member)
 
 
 @in_virtual_time
 async def test_what_passes_by_itself_is_asked_for_again(brokers: Coordinated) -> None:
-    async with member(brokers, "a", started=False) as one:
+    async with member(brokers, "a", started=False) as first_member:
         brokers.refusals = {
             OffsetCommitRequest: deque([ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT]),
             OffsetFetchRequest: deque([ErrorCode.UNSTABLE_OFFSET_COMMIT]),
         }
-        deadline = one.cluster.deadline()
-        await one.group.commit({A[0]: OffsetAndMetadata(8, "m")}, deadline)
-        found = await one.group.committed(A[:2], deadline)
+        deadline = first_member.cluster.deadline()
+        await first_member.group.commit({A[0]: OffsetAndMetadata(8, "m")}, deadline)
+        found = await first_member.group.committed(A[:2], deadline)
         assert found == {A[0]: OffsetAndMetadata(8, "m"), A[1]: None}
 
 
@@ -295,13 +301,15 @@ async def test_what_passes_by_itself_is_asked_for_again(brokers: Coordinated) ->
 async def test_offsets_nobody_can_be_asked_for_are_given_up_at_the_deadline(
     brokers: Coordinated,
 ) -> None:
-    async with member(brokers, "a", started=False) as one:
-        await one.group.committed(A, one.cluster.deadline())
+    async with member(brokers, "a", started=False) as first_member:
+        await first_member.group.committed(A, first_member.cluster.deadline())
         brokers.down.add(1)
         begun = brokers.clock.monotonic()
         for attempt in (
-            one.group.committed(A, one.cluster.deadline(3)),
-            one.group.commit({A[0]: OffsetAndMetadata(1)}, one.cluster.deadline(3)),
+            first_member.group.committed(A, first_member.cluster.deadline(3)),
+            first_member.group.commit(
+                {A[0]: OffsetAndMetadata(1)}, first_member.cluster.deadline(3)
+            ),
         ):
             with pytest.raises((TimedOut, Unreachable), match="gave up"):
                 await attempt
@@ -313,10 +321,10 @@ def test_offsets_of_an_old_broker_are_asked_for_in_its_way() -> None:
     brokers.add_topic("a", 4)
 
     async def test() -> None:
-        async with member(brokers, "a", started=False) as one:
-            deadline = one.cluster.deadline()
-            await one.group.commit({A[0]: OffsetAndMetadata(8, "m")}, deadline)
-            found = await one.group.committed(A[:2], deadline)
+        async with member(brokers, "a", started=False) as first_member:
+            deadline = first_member.cluster.deadline()
+            await first_member.group.commit({A[0]: OffsetAndMetadata(8, "m")}, deadline)
+            found = await first_member.group.committed(A[:2], deadline)
             assert found == {A[0]: OffsetAndMetadata(8, "m"), A[1]: None}
 
     brokers.run(test)
@@ -329,16 +337,18 @@ def test_members_follow_their_coordinator_to_another_broker(options: dict[str, A
 
     async def test() -> None:
         async with (
-            member(brokers, "a", **options) as one,
+            member(brokers, "a", **options) as first_member,
             member(brokers, "a", **options) as two,
         ):
-            await settled(one, two)
-            generation = one.group.generation
+            await settled(first_member, two)
+            generation = first_member.group.generation
             brokers.move_to(2)
             await asyncio.sleep(20)
-            assert one.group.generation == generation
-            await one.group.commit({min(one.owned): OffsetAndMetadata(3)}, one.cluster.deadline())
-            assert not one.host.heard("lost")
-            assert {node for node, one in brokers.requests[-4:]} == {2}
+            assert first_member.group.generation == generation
+            await first_member.group.commit(
+                {min(first_member.owned): OffsetAndMetadata(3)}, first_member.cluster.deadline()
+            )
+            assert not first_member.host.heard("lost")
+            assert {node for node, request in brokers.requests[-4:]} == {2}
 
     brokers.run(test)

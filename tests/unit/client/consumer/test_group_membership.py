@@ -82,7 +82,7 @@ def test_a_join_tells_timeouts_strategies_and_why() -> None:
     assert (request.session_timeout_ms, request.rebalance_timeout_ms) == (10_000, 60_000)
     assert request.group_instance_id == "static"
     assert request.reason == "the consumer starts"
-    assert [one.name for one in request.protocols] == ["range", "sticky"]
+    assert [protocol.name for protocol in request.protocols] == ["range", "sticky"]
     for protocol in request.protocols:
         said = decode_subscription(protocol.metadata)
         assert (said.topics, said.owned, said.generation) == (("a", "b"), [], -1)
@@ -117,7 +117,10 @@ def test_a_leader_shares_out_what_everybody_subscribes_to() -> None:
     assert membership.is_leader
     assert membership.group_topics == {"a", "b"}
     request = membership.sync({"a": 2, "b": 1})
-    shares = {one.member_id: decode_assignment(one.assignment) for one in request.assignments}
+    shares = {
+        assignment.member_id: decode_assignment(assignment.assignment)
+        for assignment in request.assignments
+    }
     assert shares == {"me": [A], "you": [TopicPartition("a", 1), B]}
 
 
@@ -169,7 +172,7 @@ def test_an_assignment_is_told_as_what_it_changes() -> None:
         (ErrorCode.NOT_COORDINATOR, JoinOutcome.ELSEWHERE),
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, JoinOutcome.ELSEWHERE),
     ],
-    ids=lambda one: one.name,
+    ids=lambda value: value.name,
 )
 def test_a_join_that_comes_at_the_wrong_time_or_place_keeps_the_member(
     code: ErrorCode, verdict: JoinOutcome
@@ -184,7 +187,7 @@ def test_a_join_that_comes_at_the_wrong_time_or_place_keeps_the_member(
 @pytest.mark.parametrize(
     ("code", "kept"),
     [(ErrorCode.UNKNOWN_MEMBER_ID, ""), (ErrorCode.ILLEGAL_GENERATION, "me")],
-    ids=lambda one: str(one),
+    ids=lambda value: str(value),
 )
 def test_a_member_the_coordinator_does_not_know_is_outside(code: ErrorCode, kept: str) -> None:
     for phase in (JoinPhase.JOINING, JoinPhase.SYNCING, JoinPhase.STABLE):
@@ -214,7 +217,7 @@ def test_a_member_the_coordinator_does_not_know_is_outside(code: ErrorCode, kept
         (ErrorCode.GROUP_MAX_SIZE_REACHED, "group.max.size"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "group"),
     ],
-    ids=lambda one: getattr(one, "name", ""),
+    ids=lambda value: getattr(value, "name", ""),
 )
 def test_what_cannot_be_mended_is_raised_with_advice(code: ErrorCode, words: str) -> None:
     membership = member(instance_id="static")
@@ -296,7 +299,7 @@ def test_a_dynamic_member_leaves_and_a_static_one_does_not() -> None:
     membership = settle(member())
     request = membership.leave("done")
     assert request is not None
-    assert [one.member_id for one in request.members] == ["me"]
+    assert [entry.member_id for entry in request.members] == ["me"]
     membership.lose("done")
     assert membership.leave("done") is None
     assert settle(member(instance_id="static")).leave("done") is None

@@ -31,7 +31,7 @@ class Consumer:
     """A member and what it owns; each turn it does the next thing the protocol has it do."""
 
     def __init__(self, shell: Shell, topics: set[str], counts: dict[str, int], name: str) -> None:
-        strategies = tuple(ASSIGNORS[one] for one in name.split(","))
+        strategies = tuple(ASSIGNORS[part] for part in name.split(","))
         self.membership = GroupMembership(
             MembershipSettings(GROUP, strategies, SESSION_MS, REBALANCE_MS)
         )
@@ -124,23 +124,23 @@ class Model:
 
     def check(self) -> None:
         owned = [tp for consumer in self.alive for tp in consumer.owned]
-        assert len(owned) == len(set(owned)), [sorted(one.owned) for one in self.alive]
+        assert len(owned) == len(set(owned)), [sorted(broker_id.owned) for broker_id in self.alive]
 
     def settle(self) -> None:
         if not self.alive:
             self.alive.append(Consumer(self.shell, {"a", "b"}, self.counts, self.strategies))
         for _ in range(SETTLING_ROUNDS):
             self.round(is_calm=True)
-        assert all(one.membership.is_stable for one in self.alive)
+        assert all(broker_id.membership.is_stable for broker_id in self.alive)
         wanted = sorted(
             TopicPartition(topic, number)
             for topic, count in self.counts.items()
             for number in range(count)
-            if any(topic in one.topics for one in self.alive)
+            if any(topic in broker_id.topics for broker_id in self.alive)
         )
-        assert sorted(tp for one in self.alive for tp in one.owned) == wanted
-        for one in self.alive:
-            assert {tp.topic for tp in one.owned} <= one.topics
+        assert sorted(tp for broker_id in self.alive for tp in broker_id.owned) == wanted
+        for broker_id in self.alive:
+            assert {tp.topic for tp in broker_id.owned} <= broker_id.topics
 
 
 @pytest.mark.parametrize(

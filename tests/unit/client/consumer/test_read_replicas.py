@@ -208,7 +208,7 @@ def test_a_leader_at_an_address_that_an_answer_names_is_found(brokers: Racked, r
 
     def one_broker(node: int, request: Any) -> Any:
         answer = metadata(node, request)
-        answer.brokers = [one for one in answer.brokers if one.node_id == 1]
+        answer.brokers = [broker for broker in answer.brokers if broker.node_id == 1]
         return answer
 
     brokers._Metadata = one_broker  # type: ignore[method-assign]

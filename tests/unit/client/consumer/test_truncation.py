@@ -254,7 +254,7 @@ def test_records_of_a_topic_that_is_created_again_are_not_skipped(
         return await values(consumer, 3)
 
     assert run(read) == [b"new 0", b"new 1", b"new 2"]
-    [line] = [one.message for one in caplog.records if "created again" in one.message]
+    [line] = [record.message for record in caplog.records if "created again" in record.message]
     assert f"the topic of orders-0, read up to offset {old}, was deleted" in line
 
 

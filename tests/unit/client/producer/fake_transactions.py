@@ -110,16 +110,18 @@ class TransactionalBrokers(Brokers):
         if not code:
             known = self.transactions[request.v3_and_below_transactional_id]
             self._open(known)
-            known.partitions |= {TopicPartition(t.name, one) for t in asked for one in t.partitions}
+            known.partitions |= {
+                TopicPartition(t.name, partition) for t in asked for partition in t.partitions
+            }
         return AddPartitionsToTxnResponse(
             results_by_topic_v3_and_below=[
                 AddPartitionsToTxnTopicResult(
                     name=topic.name,
                     results_by_partition=[
                         AddPartitionsToTxnPartitionResult(
-                            partition_index=one, partition_error_code=code
+                            partition_index=partition, partition_error_code=code
                         )
-                        for one in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in asked
@@ -144,18 +146,21 @@ class TransactionalBrokers(Brokers):
                 code = ErrorCode.INVALID_TXN_STATE
         if not code:
             for topic in request.topics:
-                for one in topic.partitions:
-                    place = (request.group_id, TopicPartition(topic.name, one.partition_index))
-                    self._pending.append((request.producer_id, place, one.committed_offset))
+                for partition in topic.partitions:
+                    place = (
+                        request.group_id,
+                        TopicPartition(topic.name, partition.partition_index),
+                    )
+                    self._pending.append((request.producer_id, place, partition.committed_offset))
         return TxnOffsetCommitResponse(
             topics=[
                 TxnOffsetCommitResponseTopic(
                     name=topic.name,
                     partitions=[
                         TxnOffsetCommitResponsePartition(
-                            partition_index=one.partition_index, error_code=code
+                            partition_index=partition.partition_index, error_code=code
                         )
-                        for one in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in request.topics
@@ -241,7 +246,7 @@ class TransactionalBrokers(Brokers):
         for producer_id, where, offset in self._pending:
             if producer_id == known.producer_id and committed:
                 self.offsets[where] = offset
-        self._pending = [one for one in self._pending if one[0] != known.producer_id]
+        self._pending = [entry for entry in self._pending if entry[0] != known.producer_id]
         known.partitions.clear()
         known.groups.clear()
 

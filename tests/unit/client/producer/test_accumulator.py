@@ -142,7 +142,7 @@ def test_two_batches_in_a_row_go_to_different_partitions() -> None:
         gathering.send(b"a")
         [batch] = gathering.ready()
         places.append(batch.tp.partition)
-    assert all(one != other for one, other in pairwise(places))
+    assert all(entry != other for entry, other in pairwise(places))
     assert set(places) == {0, 1, 2}
 
 

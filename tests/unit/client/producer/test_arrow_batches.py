@@ -190,7 +190,7 @@ def test_fractions_of_milliseconds_are_left_out() -> None:
 def test_record_batch_and_table_are_the_same() -> None:
     batch = pa.record_batch({"value": ["a", "b"], "key": ["x", "y"]})
     table = pa.Table.from_batches([batch])
-    assert [one.encode() for one in plan(batch)] == [one.encode() for one in plan(table)]
+    assert [entry.encode() for entry in plan(batch)] == [entry.encode() for entry in plan(table)]
 
 
 def test_whatever_gives_arrow_a_stream_is_a_table() -> None:

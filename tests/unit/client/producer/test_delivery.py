@@ -213,7 +213,9 @@ def test_a_divided_batch_is_done_when_its_parts_are() -> None:
     assert calls == []
     fourth.succeed(20)
     assert calls == [futures[4]]
-    assert [one.result().offset for one in (futures[0], futures[1], futures[3], futures[4])] == [
+    assert [
+        entry.result().offset for entry in (futures[0], futures[1], futures[3], futures[4])
+    ] == [
         10,
         11,
         20,

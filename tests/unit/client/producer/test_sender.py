@@ -93,7 +93,11 @@ def test_batches_for_several_leaders_leave_in_one_request_to_each() -> None:
         await engine.flush()
 
     sending(brokers, scenario)
-    assert [node for node, one in brokers.requests if isinstance(one, ProduceRequest)] == [1, 2, 3]
+    assert [node for node, request in brokers.requests if isinstance(request, ProduceRequest)] == [
+        1,
+        2,
+        3,
+    ]
     assert all(written(brokers, partition) == [b"x"] for partition in range(6))
 
 
@@ -108,7 +112,7 @@ def test_a_request_is_bounded_and_partitions_take_turns() -> None:
 
     sending(brokers, scenario, max_request_size=4_000_000, batch_size=1, buffer_memory=40_000_000)
     requests = brokers.sent(ProduceRequest)
-    assert [len(one.topic_data[0].partition_data) for one in requests] == [1] * 9
+    assert [len(request.topic_data[0].partition_data) for request in requests] == [1] * 9
     assert all(len(written(brokers, partition)) == 3 for partition in range(3))
 
 
@@ -379,8 +383,8 @@ def test_batches_behind_a_refused_one_are_numbered_anew_and_written_once() -> No
         brokers.refused_values = {b"00010"}
         futures = send_all(engine, numbered(100))
         await engine.flush()
-        failed = [one for one, future in enumerate(futures) if future.exception()]
-        kept = [value for one, value in enumerate(numbered(100)) if one not in failed]
+        failed = [entry for entry, future in enumerate(futures) if future.exception()]
+        kept = [value for entry, value in enumerate(numbered(100)) if entry not in failed]
         assert 10 in failed and len(failed) < 30
         assert written(brokers) == [b"first", *kept]
 

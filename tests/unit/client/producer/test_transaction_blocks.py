@@ -37,7 +37,7 @@ def run(brokers: TransactionalBrokers, scenario: Scenario, **options: Any) -> No
 
 
 def ends(brokers: TransactionalBrokers) -> list[bool]:
-    return [one.committed for one in brokers.sent(EndTxnRequest)]
+    return [request.committed for request in brokers.sent(EndTxnRequest)]
 
 
 async def block(producer: Producer, *values: bytes, error: BaseException | None = None) -> None:

@@ -381,7 +381,7 @@ def test_the_next_transaction_aborts_what_has_failed(version: int) -> None:
 
     transacting(brokers, scenario)
     assert brokers.committed() == [b"good"]
-    assert [one.committed for one in brokers.sent(EndTxnRequest)] == [False, True]
+    assert [request.committed for request in brokers.sent(EndTxnRequest)] == [False, True]
 
 
 @VERSIONS
@@ -725,7 +725,7 @@ def test_an_abort_is_finished_where_it_was_interrupted() -> None:
 
     transacting(brokers, scenario, max_block_ms=3000)
     assert brokers.committed() == [b"good"]
-    assert [one.committed for one in brokers.sent(EndTxnRequest)] == [False, True]
+    assert [request.committed for request in brokers.sent(EndTxnRequest)] == [False, True]
 
 
 @VERSIONS

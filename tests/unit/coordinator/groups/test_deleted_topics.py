@@ -103,7 +103,7 @@ def test_a_reader_that_names_another_id_does_not_see_the_offset(shell: TopicsShe
     shell.commit(offset=50)
     wanted = OffsetFetchRequestTopics(name="t", topic_id=NEW, partition_indexes=[0])
     request = OffsetFetchRequestGroup(group_id=GROUP, topics=[wanted])
-    [[found]] = [one.partitions for one in shell.shard.fetch_offsets(request).topics]
+    [[found]] = [topic.partitions for topic in shell.shard.fetch_offsets(request).topics]
     assert found.committed_offset == -1
 
 

@@ -155,7 +155,7 @@ def test_group_stays_while_another_offset_is_being_committed(shell: Shell) -> No
 
 def test_many_offsets_expire_a_bounded_number_at_a_time(shell: Shell) -> None:
     many = EXPIRED_PER_CHECK + 10
-    partitions = [OffsetCommitRequestPartition(partition_index=one) for one in range(many)]
+    partitions = [OffsetCommitRequestPartition(partition_index=index) for index in range(many)]
     shell.send(
         OffsetCommitRequest(
             group_id=GROUP, topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)]

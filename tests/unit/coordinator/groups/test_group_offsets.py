@@ -34,9 +34,9 @@ def codes(shell: Shell, token: int) -> dict[tuple[str, int], ErrorCode]:
     answer = shell.answers[token]
     assert isinstance(answer, OffsetCommitResponse)
     return {
-        (topic.name, one.partition_index): error_code(one.error_code)
+        (topic.name, partition.partition_index): error_code(partition.error_code)
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -139,7 +139,7 @@ def test_zombie_of_an_emptied_group_cannot_commit(shell: Shell) -> None:
 
 def test_refused_commit_names_every_partition(shell: Shell) -> None:
     shell.stable_group(1)
-    partitions = [OffsetCommitRequestPartition(partition_index=one) for one in (0, 1)]
+    partitions = [OffsetCommitRequestPartition(partition_index=number) for number in (0, 1)]
     token = shell.send(
         full_commit(
             OffsetCommitRequestTopic(name="t", topic_id=b"\2" * 16, partitions=partitions),

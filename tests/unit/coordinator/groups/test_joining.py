@@ -52,7 +52,7 @@ def test_leader_sees_all_members_and_followers_none(shell: Shell) -> None:
     told = shell.joined(first)
     assert (told.generation_id, told.protocol_type, told.protocol_name) == (1, "consumer", "range")
     assert told.leader == told.member_id == leader
-    assert [(one.member_id, one.metadata) for one in told.members] == [
+    assert [(member.member_id, member.metadata) for member in told.members] == [
         (leader, b"one"),
         (follower, b"two"),
     ]
@@ -69,8 +69,8 @@ def test_answers_can_be_written_in_every_version(shell: Shell, version: int) -> 
     if version >= 4:
         token = shell.join(shell.joined(token).member_id, version=version)
     shell.advance(DELAY_MS)
-    for one in (refused, token):
-        encode_message(shell.joined(one), version)
+    for entry in (refused, token):
+        encode_message(shell.joined(entry), version)
     assert shell.joined(refused).protocol_name == (None if version >= 7 else "")
     assert shell.joined(token).protocol_name == "range"
 
@@ -197,7 +197,7 @@ def test_protocol_named_twice_counts_once(shell: Shell) -> None:
     _, first = shell.enter(protocols=[("a", b"1"), ("a", b"2")])
     _, second = shell.enter(protocols=[("a", b"3")])
     shell.advance(SETTLE_MS)
-    assert [one.metadata for one in shell.joined(first).members] == [b"1", b"3"]
+    assert [member.metadata for member in shell.joined(first).members] == [b"1", b"3"]
     assert shell.joined(second).protocol_name == "a"
 
 
@@ -344,7 +344,7 @@ def test_last_to_come_back_have_to_go_when_the_bound_was_lowered() -> None:
 
 def test_static_members_that_are_away_take_up_room() -> None:
     shell = Shell(GroupSettings(max_size=2))
-    tokens = [shell.join(instance=one) for one in ("a", "b")]
+    tokens = [shell.join(instance=name) for name in ("a", "b")]
     shell.advance(SETTLE_MS)
     leader, _ = members = [shell.joined(token).member_id for token in tokens]
     shell.finish_rebalance(members, 1)

@@ -110,7 +110,9 @@ def test_last_record_of_a_key_wins_and_tombstones_remove() -> None:
     ]
     shell = Shell(log=log)
     assert shell.committed("g") == {("t", 0): 3}
-    assert [(one.group_id, one.group_state) for one in shell.shard.list()] == [("g", "Empty")]
+    assert [(request.group_id, request.group_state) for request in shell.shard.list()] == [
+        ("g", "Empty")
+    ]
 
 
 def test_offsets_of_a_group_without_a_record_are_those_of_a_simple_consumer() -> None:
@@ -168,8 +170,8 @@ def test_records_of_other_brokers_are_read_with_what_they_lack() -> None:
 
 def test_leader_is_the_one_the_record_names() -> None:
     members = [
-        MemberMetadata(member_id=one, session_timeout=SESSION_MS, subscription=subscription("t"))
-        for one in ("m", "n")
+        MemberMetadata(member_id=name, session_timeout=SESSION_MS, subscription=subscription("t"))
+        for name in ("m", "n")
     ]
     value = GroupMetadataValue(
         protocol_type="consumer", generation=3, protocol="range", leader="n", members=members

@@ -137,7 +137,7 @@ class GroupModel(RuleBasedStateMachine):
             return
         plan: dict[str, bytes] = {}
         if consumer.leads:
-            plan = {one: f"{consumer.generation} {one}".encode() for one in consumer.leads}
+            plan = {lead: f"{consumer.generation} {lead}".encode() for lead in consumer.leads}
         group = self._group()
         is_decisive = (
             group is not None
@@ -275,10 +275,10 @@ class GroupModel(RuleBasedStateMachine):
             assert group.staying_count <= SETTINGS.max_size
         else:
             assert len(group.members) <= SETTINGS.max_size
-        assert group.joined_count == sum(one.is_joined for one in group.members.values())
+        assert group.joined_count == sum(value.is_joined for value in group.members.values())
         assert group.pending.keys().isdisjoint(group.members)
         assert group.pending_sync <= group.members.keys()
-        holders = {one.instance_id: one.member_id for one in group.members.values()}
+        holders = {value.instance_id: value.member_id for value in group.members.values()}
         holders.pop(None, None)
         assert group.static == holders
         if group.state in {GroupState.EMPTY, GroupState.DEAD}:
@@ -373,7 +373,7 @@ class GroupModel(RuleBasedStateMachine):
             consumer.leads = []
             return
         assert bool(answer.members) == (answer.leader == answer.member_id)
-        members = [one.member_id for one in answer.members]
+        members = [member.member_id for member in answer.members]
         assert len(set(members)) == len(members)
         group = self._group()
         if answer.skip_assignment or (group is not None and group.state is GroupState.STABLE):

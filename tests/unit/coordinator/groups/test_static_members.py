@@ -21,7 +21,7 @@ def shell() -> Shell:
 
 
 def static_group(shell: Shell, *instances: str, **options: Any) -> list[str]:
-    tokens = [shell.join(instance=one, **options) for one in instances]
+    tokens = [shell.join(instance=instance, **options) for instance in instances]
     shell.advance(SETTLE_MS)
     members = [shell.joined(token).member_id for token in tokens]
     shell.finish_rebalance(members, 1)
@@ -33,7 +33,7 @@ def test_static_member_needs_no_second_join_for_its_id(shell: Shell) -> None:
     shell.advance(SETTLE_MS)
     answer = shell.joined(token)
     assert answer.member_id.startswith("left-shelf-")
-    assert [one.group_instance_id for one in answer.members] == ["left-shelf"]
+    assert [member.group_instance_id for member in answer.members] == ["left-shelf"]
 
 
 def test_restart_keeps_the_assignment_without_a_rebalance(shell: Shell) -> None:
@@ -48,7 +48,8 @@ def test_restart_keeps_the_assignment_without_a_rebalance(shell: Shell) -> None:
     assert synced.assignment == follower.upper().encode()
     assert shell.reload().assignments() == shell.assignments()
     hosts = {
-        one.group_instance_id: one.client_host for one in shell.shard.describe("readers", 5).members
+        member.group_instance_id: member.client_host
+        for member in shell.shard.describe("readers", 5).members
     }
     assert hosts == {"a": "/10.0.0.7", "b": "/10.0.0.8"}
 
@@ -67,7 +68,7 @@ def test_restarted_leader_is_told_to_skip_the_assignment(shell: Shell) -> None:
     answer = shell.joined(shell.join(instance="a"))
     assert answer.leader == answer.member_id
     assert answer.skip_assignment
-    assert {one.group_instance_id for one in answer.members} == {"a", "b"}
+    assert {member.group_instance_id for member in answer.members} == {"a", "b"}
 
 
 def test_restarted_leader_of_an_older_version_does_not_know_it_leads(shell: Shell) -> None:
@@ -94,7 +95,7 @@ def test_restart_renews_the_session(shell: Shell) -> None:
 
 def test_restart_of_a_member_that_has_not_synced_is_waited_for(shell: Shell) -> None:
     slow: dict[str, Any] = {"session_ms": REBALANCE_MS * 3}
-    tokens = [shell.join(instance=one, **slow) for one in ("a", "b")]
+    tokens = [shell.join(instance=name, **slow) for name in ("a", "b")]
     shell.advance(SETTLE_MS)
     leader, follower = (shell.joined(token).member_id for token in tokens)
     shell.sync_request(leader, 1, {leader: b"A", follower: b"B"}, instance="a")
@@ -125,7 +126,7 @@ def test_requests_of_the_old_holder_that_wait_are_fenced(shell: Shell) -> None:
     shell.join(instance="b")
     shell.advance(SETTLE_MS)
     leader = shell.joined(second).member_id
-    follower = next(one for one in shell.members() if one != leader)
+    follower = next(member for member in shell.members() if member != leader)
     waiting = shell.sync_request(follower, 1, instance="b")
     shell.join(instance="b")
     assert shell.synced(waiting).error_code == ErrorCode.FENCED_INSTANCE_ID

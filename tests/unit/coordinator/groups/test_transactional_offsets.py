@@ -124,7 +124,7 @@ def test_stable_fetch_refuses_while_a_transaction_is_open(shell: TransactionalSh
     assert shell.reload().stable(0).error_code == UNSTABLE
     request = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
     [every] = shell.shard.fetch_offsets(request, require_stable=True).topics
-    assert [one.error_code for one in every.partitions] == [UNSTABLE, 0]
+    assert [partition.error_code for partition in every.partitions] == [UNSTABLE, 0]
     assert shell.committed_at("t", 0) == 1
     shell.end(7)
     assert (shell.stable(0).error_code, shell.stable(0).committed_offset) == (0, 5)

@@ -209,9 +209,11 @@ class Shell:
         assert isinstance(answer, AddPartitionsToTxnResponse)
         [result] = answer.results_by_transaction
         return {
-            TopicPartition(topic.name, one.partition_index): error_code(one.partition_error_code)
+            TopicPartition(topic.name, entry.partition_index): error_code(
+                entry.partition_error_code
+            )
             for topic in result.topic_results
-            for one in topic.results_by_partition
+            for entry in topic.results_by_partition
         }
 
     def add_offsets(self, producer: ProducerIdAndEpoch, *, version: int = 4) -> ErrorCode:

@@ -72,7 +72,9 @@ def test_an_id_is_described_as_it_is_committed(shell: Shell) -> None:
 )
 def test_list(shell: Shell, request_: ListTransactionsRequest, ids: list[str]) -> None:
     answer = shell.shard.list(request_, shell.now_ms)
-    assert [one.transactional_id for one in answer.transaction_states] == ids
+    assert [
+        transaction_state.transactional_id for transaction_state in answer.transaction_states
+    ] == ids
 
 
 def test_listed_ids_say_what_they_are(shell: Shell) -> None:

@@ -249,6 +249,10 @@ def test_every_decision_is_a_transition_of_the_table() -> None:
         if current is not None and current.status.is_prepared:
             outcomes.append(current.completed(NOW_MS))
         source = None if current is None else current.status
-        seen |= {(source, one.status) for one in outcomes if isinstance(one, TransactionMetadata)}
+        seen |= {
+            (source, outcome.status)
+            for outcome in outcomes
+            if isinstance(outcome, TransactionMetadata)
+        }
     table = {(source, target) for target, sources in SOURCES.items() for source in sources}
     assert seen == {(source, target) for source, target in table if target is not None}

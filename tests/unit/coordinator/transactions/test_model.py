@@ -242,7 +242,9 @@ class World:
 
     def start(self) -> None:
         goes_on = self._flip()
-        client = self._pick(lambda one: one.producer is None or (goes_on and not one.writing))
+        client = self._pick(
+            lambda candidate: candidate.producer is None or (goes_on and not candidate.writing)
+        )
         if client is not None:
             self._start(client, client.producer)
 
@@ -271,7 +273,11 @@ class World:
 
     def write(self) -> None:
         client = self._pick(
-            lambda one: one.producer is not None and one.wish is None and not one.has_failed
+            lambda candidate: (
+                candidate.producer is not None
+                and candidate.wish is None
+                and not candidate.has_failed
+            )
         )
         if client is None:
             return
@@ -315,7 +321,7 @@ class World:
             flight.client.has_failed |= not is_written
 
     def end(self) -> None:
-        client = self._pick(lambda one: one.producer is not None)
+        client = self._pick(lambda candidate: candidate.producer is not None)
         if client is None:
             return
         if client.wish is None:
@@ -413,7 +419,11 @@ class World:
 
     def _pick(self, fits: Callable[[Client], bool]) -> Client | None:
         """A client that does not wait for an answer."""
-        idle = [one for one in self.clients if one.token is None and not one.is_over and fits(one)]
+        idle = [
+            client
+            for client in self.clients
+            if client.token is None and not client.is_over and fits(client)
+        ]
         return self._of(idle) if idle else None
 
     def _ask(self, client: Client, token: int, then: Callable[[int], None]) -> None:

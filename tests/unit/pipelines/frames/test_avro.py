@@ -122,7 +122,9 @@ def value(**changes: Any) -> bytes:
 
 def results(*values: bytes | None, reader: AvroReader = READER) -> list[Any]:
     [array] = reader.results(iter([pa.array(values, pa.binary())]))
-    return [(one["record"] and one["record"]["id"], one["reason"]) for one in array.to_pylist()]
+    return [
+        (entry["record"] and entry["record"]["id"], entry["reason"]) for entry in array.to_pylist()
+    ]
 
 
 def test_values_are_of_the_schema_to_the_last_byte() -> None:

@@ -198,7 +198,7 @@ def test_a_query_without_a_checkpoint_may_be_any(pipeline: Pipeline) -> None:
 def test_a_reset_removes_checkpoints_and_says_which(pipeline: Pipeline, tmp_path: Path) -> None:
     with_checkpoints(pipeline)
     resets = plan_resets(pipeline)
-    assert [(one.query, one.checkpoint) for one in resets] == [
+    assert [(reset.query, reset.checkpoint) for reset in resets] == [
         (name, str(tmp_path / "checkpoints" / name))
         for name in ("totals", "lake", "dead-letters-orders")
     ]
@@ -206,7 +206,7 @@ def test_a_reset_removes_checkpoints_and_says_which(pipeline: Pipeline, tmp_path
     left = [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert left == ["_headrace"]
     claim(pipeline, replace(LAKE, target=TopicSink(topic="t")), allow_changes=False)
-    assert [one.checkpoint for one in plan_resets(pipeline)] == [None, None, None]
+    assert [plan_reset.checkpoint for plan_reset in plan_resets(pipeline)] == [None, None, None]
 
 
 def test_a_reset_of_one_sink_leaves_the_others(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_pipeline_that_runs_is_not_reset(pipeline: Pipeline) -> None:
     with_checkpoints(pipeline)
     with locked(notes_directory(pipeline), "orders"), pytest.raises(AlreadyRunning):
         do_resets(pipeline, plan_resets(pipeline), None)
-    assert all(one.checkpoint for one in plan_resets(pipeline))
+    assert all(plan_reset.checkpoint for plan_reset in plan_resets(pipeline))
 
 
 def test_resets_that_cannot_be_made_are_refused(pipeline: Pipeline) -> None:

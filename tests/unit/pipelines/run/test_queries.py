@@ -146,13 +146,13 @@ def test_a_run_ends_when_all_its_queries_have(scripts: Scripts, tmp_path: Path) 
     watched = Watched(tmp_path, available_now=True)
     state = watched.go()
     assert state.phase is RunPhase.FINISHED
-    assert [(one.name, one.batches, one.active) for one in state.queries] == [
+    assert [(query.name, query.batches, query.active) for query in state.queries] == [
         ("totals", 3, False),
         ("lake", 3, False),
         ("dead-letters-orders", 3, False),
     ]
-    assert [one.remaining for one in state.queries] == [7, 7, 7]
-    phases = list(dict.fromkeys(one.phase for one in watched.seen))
+    assert [query.remaining for query in state.queries] == [7, 7, 7]
+    phases = list(dict.fromkeys(entry.phase for entry in watched.seen))
     assert phases == [RunPhase.STARTING, RunPhase.RUNNING, RunPhase.FINISHED]
     written = read_state(watched.notes)
     assert written is not None
@@ -282,7 +282,7 @@ def test_a_stop_waits_for_the_batch_that_runs(scripts: Scripts, tmp_path: Path) 
     assert watched.run.state.phase is RunPhase.STOPPED
     assert endless.looks[0] > before
     assert idle.stopped
-    assert RunPhase.STOPPING in [one.phase for one in watched.seen]
+    assert RunPhase.STOPPING in [entry.phase for entry in watched.seen]
 
 
 def test_a_stop_does_not_wait_for_ever(

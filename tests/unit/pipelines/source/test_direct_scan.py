@@ -49,7 +49,7 @@ def settings(path: object, **more: str) -> ReadOptions:
 def scanned(wanted: ReadOptions) -> pa.Table:
     """All that a scan gives, task by task."""
     reader = ScanReader(wanted)
-    batches = [found for one in reader.partitions() for found in reader.read(one)]
+    batches = [found for partition in reader.partitions() for found in reader.read(partition)]
     for found in batches:
         found.validate(full=True)
     return pa.Table.from_batches(batches) if batches else pa.table({"offset": []})
@@ -79,8 +79,12 @@ def test_a_big_segment_is_split_where_batches_begin(
     # Entries of an index are written when it is closed, or when there are many.
     broker.restart()
     wanted = settings(broker.data_dir, subscribe=topic, minPartitions="8")
-    tasks = [one for one in ScanReader(wanted).partitions() if isinstance(one, ScanPartition)]
-    assert len({one.extent.path for one in tasks}) == 1
+    tasks = [
+        partition
+        for partition in ScanReader(wanted).partitions()
+        if isinstance(partition, ScanPartition)
+    ]
+    assert len({task.extent.path for task in tasks}) == 1
     assert 6 <= len(tasks) <= 9
     monkeypatch.setattr(direct_scan, "BLOCK_BYTES", 20_000)
     assert scanned(wanted)["value"].to_pylist() == VALUES
@@ -145,7 +149,7 @@ def test_a_file_that_goes_away_under_a_scan_is_a_loss(broker: Broker, how: str) 
                 list(reader.read(first))
             path.write_bytes(whole)
         else:
-            assert sum(one.num_rows for one in reader.read(rest[0])) > 0
+            assert sum(entry.num_rows for entry in reader.read(rest[0])) > 0
             gone = ScanPartition(first.range, first.extent._replace(path=f"{path}-gone"))
             assert list(reader.read(gone)) == []
 

@@ -17,14 +17,14 @@ def options(**given: str) -> ReadOptions:
 
 
 def sizes(ranges: list[OffsetRange]) -> list[int]:
-    return [one.end - one.start for one in ranges]
+    return [entry.end - entry.start for entry in ranges]
 
 
 def test_one_big_partition_uses_every_core() -> None:
     whole = OffsetRange("a", 0, 7, 1_000_007)
     pieces = split([whole], options(), 4)
     assert sizes(pieces) == [250_000] * 4
-    assert [one.start for one in pieces] == [7, 250_007, 500_007, 750_007]
+    assert [piece.start for piece in pieces] == [7, 250_007, 500_007, 750_007]
     assert pieces[-1].end == whole.end
 
 

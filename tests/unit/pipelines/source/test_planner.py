@@ -24,7 +24,7 @@ from headrace.pipelines.source.read_options import (
 )
 from headrace.types import TopicPartition
 
-A0, A1, A2, B0 = (TopicPartition(*one) for one in (("a", 0), ("a", 1), ("a", 2), ("b", 0)))
+A0, A1, A2, B0 = (TopicPartition(*entry) for entry in (("a", 0), ("a", 1), ("a", 2), ("b", 0)))
 ALL = MicroBatchLimits()
 OLD, NEW = "b2xkb2xkb2xkb2xkb2xkbw", "bmV3bmV3bmV3bmV3bmV3bg"
 

@@ -55,11 +55,11 @@ def judged(text: str) -> None:
         check(yaml_file.parse(text, FILE, {}))
     except SpecError as error:
         errors = error.errors if isinstance(error, SpecErrors) else (error,)
-        assert all(one.place is not None and one.place.line >= 1 for one in errors)
-        assert all(str(one).startswith(f"{FILE}:") for one in errors)
+        assert all(problem.place is not None and problem.place.line >= 1 for problem in errors)
+        assert all(str(problem).startswith(f"{FILE}:") for problem in errors)
         # YAML has more kinds of line breaks than one.
         last = len(text.splitlines()) + 2
-        assert all(one.place and one.place.line <= last for one in errors)
+        assert all(problem.place and problem.place.line <= last for problem in errors)
 
 
 @settings(max_examples=200, deadline=None)

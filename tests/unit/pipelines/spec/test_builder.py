@@ -44,7 +44,7 @@ def without_places(value: Any) -> Any:
             for name in fields
             if not name.endswith("place")
         }
-    return [without_places(one) for one in value] if isinstance(value, tuple) else value
+    return [without_places(entry) for entry in value] if isinstance(value, tuple) else value
 
 
 def declared() -> Builder:
@@ -221,7 +221,7 @@ def test_none_is_as_if_not_given() -> None:
 
 def keys(section: Section | SectionVariants) -> set[str]:
     sections = section.sections if isinstance(section, SectionVariants) else (section,)
-    return {name for one in sections for name in one.names()}
+    return {name for section in sections for name in section.names()}
 
 
 @pytest.mark.parametrize(

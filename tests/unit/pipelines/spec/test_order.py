@@ -69,7 +69,7 @@ def test_every_part_comes_after_what_it_reads_unless_there_is_a_circle(
     graph: list[list[int]],
 ) -> None:
     steps = [
-        PythonStep(f"s{at}", "f.py:f", tuple(f"s{one}" for one in read))
+        PythonStep(f"s{at}", "f.py:f", tuple(f"s{entry}" for entry in read))
         for at, read in enumerate(graph)
     ]
     declared = pipeline(*steps, sink="s0")

@@ -105,10 +105,10 @@ def records(log: Log) -> list[Found]:
 def table_of(found: Iterable[Found]) -> dict[bytes, bytes]:
     """What a reader of the whole log makes of it."""
     table: dict[bytes, bytes] = {}
-    for one in found:
-        assert one.key is not None
-        if one.value is None:
-            table.pop(one.key, None)
+    for record in found:
+        assert record.key is not None
+        if record.value is None:
+            table.pop(record.key, None)
         else:
-            table[one.key] = one.value
+            table[record.key] = record.value
     return table

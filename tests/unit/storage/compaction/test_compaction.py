@@ -53,12 +53,12 @@ def fill(log: Log, count: int, keys: int, **options: Any) -> dict[bytes, bytes]:
 def test_the_latest_record_of_every_key_stays_where_it_was(log: Log, codec: Compression) -> None:
     written = fill(log, 100, 7, compression=codec)
     assert len(log.segments) > 3
-    before = {one.offset: one for one in records(log)}
+    before = {record.offset: record for record in records(log)}
     compact_all(log)
     after = records(log)
     assert table_of(after) == written
-    assert [one.offset for one in after] == list(range(93, 100))
-    assert all(before[one.offset] == one for one in after)
+    assert [entry.offset for entry in after] == list(range(93, 100))
+    assert all(before[entry.offset] == entry for entry in after)
     check_indexes(log)
     for segment in log.segments:
         for header, buffer, _ in segment.batches(0, segment.size):
@@ -106,7 +106,7 @@ def test_a_tombstone_stays_for_delete_retention_ms(log: Log, codec: Compression)
     put(log, (b"a", None), (b"c", b"3"), compression=codec)
     compact_all(log)
     # Its time begins with the compaction that takes away what it is about.
-    assert [(one.offset, one.timestamp) for one in records(log)] == [
+    assert [(record.offset, record.timestamp) for record in records(log)] == [
         (1, NOW_MS + 1),
         (2, NOW_MS),
         (3, NOW_MS + 1),
@@ -116,10 +116,10 @@ def test_a_tombstone_stays_for_delete_retention_ms(log: Log, codec: Compression)
     assert headers[1].base_timestamp == NOW_MS + 1000
     put(log, (b"d", b"4"), compression=codec)
     compact_all(log, NOW_MS + 999)
-    assert [one.offset for one in records(log)] == [1, 2, 3, 4]
+    assert [record.offset for record in records(log)] == [1, 2, 3, 4]
     put(log, (b"e", b"5"), compression=codec)
     compact_all(log, NOW_MS + 1000)
-    assert [one.offset for one in records(log)] == [1, 3, 4, 5]
+    assert [record.offset for record in records(log)] == [1, 3, 4, 5]
 
 
 def test_the_last_batch_of_a_producer_stays_empty(tmp_path: Path, log: Log) -> None:
@@ -128,7 +128,9 @@ def test_the_last_batch_of_a_producer_stays_empty(tmp_path: Path, log: Log) -> N
     put(log, (b"a", b"4"))
     compact_all(log)
     headers = [header for header, _, _ in log.segments[0].batches(0, log.segments[0].size)]
-    assert [(one.base_offset, one.next_offset, one.record_count) for one in headers] == [
+    assert [
+        (header.base_offset, header.next_offset, header.record_count) for header in headers
+    ] == [
         (1, 3, 0),
         (3, 4, 1),
     ]
@@ -181,8 +183,8 @@ def test_aborted_records_go_and_are_in_the_index_until_their_marker_is_alone(log
     put(log, (b"z", b"1"), producer=(1, 0, 2), transactional=True)
     end_transaction(log, 1, 0, committed=True)
     compact_all(log)
-    assert [(one.offset, one.key) for one in records(log)] == [(0, b"a"), (4, b"z")]
-    assert [one.first_offset for one in log.aborted_transactions(0, 6)] == [1]
+    assert [(record.offset, record.key) for record in records(log)] == [(0, b"a"), (4, b"z")]
+    assert [transaction.first_offset for transaction in log.aborted_transactions(0, 6)] == [1]
     put(log, (b"c", b"1"))
     compact_all(log)
     assert log.aborted_transactions(0, 6) == []
@@ -194,7 +196,7 @@ def test_nothing_at_or_above_the_last_stable_offset_is_touched(log: Log) -> None
     begun = len(log.segments)
     fill(log, 30, 2)
     compact_all(log)
-    left = [one.offset for one in records(log)]
+    left = [record.offset for record in records(log)]
     assert log.clean_offset <= 30
     assert left[-31:] == list(range(30, 61))
     assert len(left) < 61
@@ -235,9 +237,9 @@ def test_a_step_ends_after_few_bytes_that_are_many_decompressed(tmp_path: Path) 
     for number in range(13):
         put(log, (key(number), bytes(1 << 20)), compression=Compression.ZSTD)
     log.roll(NOW_MS)
-    steps = [one for one in begin_compaction(log).steps() if isinstance(one, CompactionProgress)]
-    assert [one.bytes_read for one in steps].count(0) >= 4
-    assert sum(one.bytes_read for one in steps) == 2 * log.segments[0].size
+    steps = [step for step in begin_compaction(log).steps() if isinstance(step, CompactionProgress)]
+    assert [step.bytes_read for step in steps].count(0) >= 4
+    assert sum(step.bytes_read for step in steps) == 2 * log.segments[0].size
     assert len(steps) == 2 * 4
 
 
@@ -247,7 +249,7 @@ def test_the_time_of_arrival_is_kept(tmp_path: Path) -> None:
     put(log, (b"a", b"1"), (b"b", None), now_ms=NOW_MS + 77)
     put(log, (b"a", b"2"), now_ms=NOW_MS + 88)
     compact_all(log)
-    assert [(one.offset, one.timestamp) for one in records(log)] == [
+    assert [(record.offset, record.timestamp) for record in records(log)] == [
         (1, NOW_MS + 77),
         (2, NOW_MS + 88),
     ]
@@ -261,10 +263,10 @@ def test_a_damaged_batch_ends_a_compaction_and_leaves_no_files(tmp_path: Path, l
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    before = sorted(one.name for one in tmp_path.iterdir())
+    before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(CorruptBatch, match="CRC"):
         compact(log)
-    assert sorted(one.name for one in tmp_path.iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_a_log_that_was_cut_meanwhile_keeps_its_segments(log: Log) -> None:
@@ -272,7 +274,7 @@ def test_a_log_that_was_cut_meanwhile_keeps_its_segments(log: Log) -> None:
     log.roll(NOW_MS)
     compaction = begin_compaction(log)
     steps = compaction.steps()
-    step = next(one for one in steps if isinstance(one, SegmentReplacement))
+    step = next(step for step in steps if isinstance(step, SegmentReplacement))
     log.truncate_to(39)
     fill(log, 1, 1)
     log.roll(NOW_MS)
@@ -287,7 +289,7 @@ def test_segments_that_retention_took_meanwhile_do_not_come_back(log: Log) -> No
     log.roll(NOW_MS)
     compaction = begin_compaction(log)
     steps = compaction.steps()
-    step = next(one for one in steps if isinstance(one, SegmentReplacement))
+    step = next(step for step in steps if isinstance(step, SegmentReplacement))
     log.advance_log_start(log.segments[1].base_offset)
     log.retire_segments(NOW_MS, log.log_end_offset)
     assert not compaction.replace(step, NOW_MS)

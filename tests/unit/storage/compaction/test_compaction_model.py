@@ -125,21 +125,25 @@ class History:
     def committed_records(self) -> list[Found]:
         """What a reader of committed records would have seen had nothing been compacted."""
         return [
-            one.record
-            for offset, one in sorted(self.written.items())
+            part.record
+            for offset, part in sorted(self.written.items())
             if offset < self.stable_offset
-            and (one.transaction is None or one.transaction in self.committed)
+            and (part.transaction is None or part.transaction in self.committed)
         ]
 
     def check(self) -> None:
         read = list(read_committed(self.log))
         expected = self.committed_records()
         assert table_of(read) == table_of(expected)
-        assert all(self.written[one.offset].record == one for one in read)
+        assert all(self.written[entry.offset].record == entry for entry in read)
         # Below where compaction came to every key is there once, and is the latest one.
-        clean = [one for one in read if one.offset < self.log.clean_offset]
-        latest = {one.key: one.offset for one in expected if one.offset < self.log.clean_offset}
-        assert all(one.offset == latest[one.key] for one in clean)
+        clean = [entry for entry in read if entry.offset < self.log.clean_offset]
+        latest = {
+            record.key: record.offset
+            for record in expected
+            if record.offset < self.log.clean_offset
+        }
+        assert all(record.offset == latest[record.key] for record in clean)
         check_indexes(self.log)
         for segment in self.log.segments:
             for header, buffer, _ in segment.batches(0, segment.size):
@@ -149,9 +153,9 @@ class History:
 def producers_of(log: Log) -> dict[int, tuple[int, int, int]]:
     """The epoch, the last sequence and the last offset of every producer."""
     return {
-        producer_id: (one.epoch, one.last_sequence, one.batches[-1].last_offset)
-        for producer_id, one in log.producers
-        if one.batches
+        producer_id: (producer.epoch, producer.last_sequence, producer.batches[-1].last_offset)
+        for producer_id, producer in log.producers
+        if producer.batches
     }
 
 
@@ -182,7 +186,7 @@ def history() -> Iterator[History]:
         yield History(open_log(path, COMPACT, files=UnsyncedFiles()), path)
 
 
-def step(one: History, rng: Random) -> None:
+def step(modelled: History, rng: Random) -> None:
     """Do something at random, and check the log where that could have changed it."""
     chosen = rng.random()
     if chosen < 0.55:
@@ -191,17 +195,17 @@ def step(one: History, rng: Random) -> None:
             (rng.randrange(9), rng.choice(["value", "value", "tombstone"]))
             for _ in range(rng.randint(1, 4))
         ]
-        one.put(pairs, codec, rng.choice([-1, IDEMPOTENT, *TRANSACTIONAL]))
+        modelled.put(pairs, codec, rng.choice([-1, IDEMPOTENT, *TRANSACTIONAL]))
     elif chosen < 0.75:
-        one.end(rng.choice(TRANSACTIONAL), rng.random() < 0.5)
+        modelled.end(rng.choice(TRANSACTIONAL), rng.random() < 0.5)
     elif chosen < 0.85:
-        one.wait(rng.randint(1, RETENTION_MS))
+        modelled.wait(rng.randint(1, RETENTION_MS))
     elif chosen < 0.95:
-        one.compact(rng.randint(4, 14), rng.choice([200, 400, 5000]))
-        one.check()
+        modelled.compact(rng.randint(4, 14), rng.choice([200, 400, 5000]))
+        modelled.check()
     else:
-        one.reopen(rng.random() < 0.3, rng.random() < 0.5)
-        one.check()
+        modelled.reopen(rng.random() < 0.3, rng.random() < 0.5)
+        modelled.check()
 
 
 @settings(max_examples=25, deadline=None)

@@ -104,14 +104,16 @@ def attempt(path: Path, files: Files, clean_offset: int) -> bool:
 def check(path: Path, expected: dict[bytes, bytes]) -> Log:
     log = open_log(path, COMPACT, files=UnsyncedFiles(), recovery_point=30)
     assert log.recovery.truncated_because == ""
-    found = [one for one in records(log) if one.value != b"aborted"]
+    found = [record for record in records(log) if record.value != b"aborted"]
     assert table_of(found) == expected
     assert (log.log_start_offset, log.log_end_offset) == (0, 35)
-    offsets = [one.offset for one in found]
+    offsets = [entry.offset for entry in found]
     assert offsets == sorted(set(offsets))
     ends = [segment.base_offset for segment in log.segments]
     assert ends == sorted(set(ends))
-    assert not [one for one in path.iterdir() if one.suffix in (".cleaned", ".swap", ".deleted")]
+    assert not [
+        entry for entry in path.iterdir() if entry.suffix in (".cleaned", ".swap", ".deleted")
+    ]
     return log
 
 

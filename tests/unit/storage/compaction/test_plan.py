@@ -64,7 +64,7 @@ def test_plans(
     changes: dict[str, int], bases: list[int], dirty: int, end: int, ratio: float
 ) -> None:
     found = planned(**changes)
-    assert [one.base_offset for one in found.segments] == bases
+    assert [segment.base_offset for segment in found.segments] == bases
     assert (found.dirty_offset, found.end_offset) == (dirty, end)
     assert found.dirty_ratio == pytest.approx(ratio)
     assert not found.is_overdue
@@ -96,7 +96,7 @@ def test_a_log_is_due_when_more_than_the_ratio_of_it_is_dirty() -> None:
 
 def grouped(segments: tuple[Part, ...], end: int, **limits: int) -> list[list[int]]:
     config = TopicConfig(**({"segment_bytes": 250, "segment_index_bytes": 100} | limits))  # type: ignore[arg-type]
-    return [[one.base_offset for one in group] for group in groups(segments, config, end)]
+    return [[batch.base_offset for batch in group] for group in groups(segments, config, end)]
 
 
 def test_neighbours_that_fit_one_segment_become_one() -> None:
@@ -113,7 +113,7 @@ def test_no_segment_gets_more_offsets_than_an_index_can_tell() -> None:
 
 def test_not_too_many_files_change_at_once() -> None:
     parts = tuple(Part(number, 0) for number in range(GROUP_SEGMENTS_MAX + 1))
-    assert [len(one) for one in grouped(parts, 100, segment_index_bytes=10_000)] == [
+    assert [len(entry) for entry in grouped(parts, 100, segment_index_bytes=10_000)] == [
         GROUP_SEGMENTS_MAX,
         1,
     ]
