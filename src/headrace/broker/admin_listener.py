@@ -17,7 +17,10 @@ from typing import TypeVar
 
 from headrace.broker.admin_login import AdminLogins, Refused, is_anonymous
 from headrace.broker.authentication import NodeLogins
+from headrace.broker.cluster.channels import BrokerChannels
+from headrace.broker.group_lag import GroupLags
 from headrace.broker.health import NodeState, node_state, unready_reasons
+from headrace.broker.loop_lag import LoopLag
 from headrace.broker.node import Node
 from headrace.broker.node_metrics import observe_node, observe_process, observe_state
 from headrace.broker.node_security import NodeSecurity
@@ -72,6 +75,8 @@ class AdminServer:
         self._summarizing = asyncio.Lock()
         self._scrapes_under_way = 0
         self._open_files = -1
+        self._loop_lag = LoopLag(registry)
+        self._group_lags: GroupLags | None = None
         self._scrapes = registry.counter(catalog.SCRAPES)
         self._turns = registry.histogram(catalog.SCRAPE_TURN)
         began_s = self._now()
@@ -85,13 +90,17 @@ class AdminServer:
         """Bind the address; returns it with the port, which is chosen if it was 0."""
         tls = security.add_listener(ADMIN_LISTENER) if address.scheme == "https" else None
         port = await self._server.listen(address.host, address.port, tls)
+        self._loop_lag.start()
         return replace(address, port=port)
 
-    def show(self, node: Node, logins: NodeLogins) -> None:
-        """Show a node, whose logs are recovered."""
+    def show(self, node: Node, logins: NodeLogins, leaders: BrokerChannels) -> None:
+        """Show a node, whose logs are recovered; `leaders` are asked for the ends of logs."""
         self._node = node
         self._logins = AdminLogins(node, logins)
         observe_node(node, lambda: self._summary, lambda: self._cluster)
+        if node.config.is_broker:
+            self._group_lags = GroupLags(node, leaders)
+            self._group_lags.start()
 
     def state(self) -> NodeState:
         """The state of the node."""
@@ -100,12 +109,17 @@ class AdminServer:
     def stop_serving(self) -> None:
         """Say from now on that the node stops."""
         self._stopping = True
+        if self._group_lags is not None:
+            self._group_lags.stop()
 
     async def close(self) -> None:
+        self._loop_lag.stop()
         await self._server.close()
 
     def abort(self) -> None:
         """Close every socket now."""
+        self.stop_serving()
+        self._loop_lag.stop()
         self._server.abort()
 
     # -- resources

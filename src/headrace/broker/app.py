@@ -43,6 +43,7 @@ from headrace.broker.node import Node
 from headrace.broker.node_authorizer import follow_acls, start_authorizer, stop_audit
 from headrace.broker.node_security import NodeSecurity
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.pushed_metrics import PushedMetrics
 from headrace.broker.quorum.quorum import QuorumNode
 from headrace.broker.quotas import ClientQuotas, QuotaSettings
 from headrace.broker.replication.flush_queue import FlushQueue
@@ -51,7 +52,9 @@ from headrace.broker.replication.offline_replicas import OfflineReplicaReporter
 from headrace.broker.replication.replica_fetchers import ReplicaFetchers
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.scrubber import Scrubber
+from headrace.broker.telemetry import ClientTelemetry
 from headrace.broker.thread_pools import ThreadPools
+from headrace.broker.topic_traffic import BrokerTraffic
 from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.config.monitoring import AdminListener
@@ -145,16 +148,13 @@ def assemble(
     _, clock, rng, workers, security, metrics = outside
     quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
-    controllers = ControllerChannel(
-        is_self=lambda: store.is_active,
-        answer_here=lambda request: answer_locally(node, request),
-        address_of=quorum.controller_address,
-        client_id=f"node-{config.node_id}-controller",
-        new_link=security.controller_link,
-    )
+    controllers = _controller_channel(config, quorum, store, outside, lambda: node)
     isr = IsrProposer(config, store, controllers, clock)
     checkpoint = partial(workers.flush, logs.checkpoint)
-    fetchers = ReplicaFetchers(config, store, clock, checkpoint, security.broker_link)
+    traffic = _traffic(metrics, store, lambda: node)
+    fetchers = ReplicaFetchers(
+        config, store, clock, checkpoint, security.broker_link, traffic.replicated
+    )
     incarnation_id = rng.randbytes(16)
     replicas = ReplicaManager(config.node_id, logs, flusher, fetchers, isr, clock, incarnation_id)
     membership = BrokerLifecycle(
@@ -198,8 +198,40 @@ def assemble(
         apis={int(row.api): row for row in SERVED},
         metrics=metrics,
         quotas=ClientQuotas(metrics, clock.monotonic),
+        traffic=traffic,
+        telemetry=_telemetry(outside, lambda: node),
     )
     return node
+
+
+def _controller_channel(
+    config: BrokerConfig,
+    quorum: QuorumNode,
+    store: MetadataStore,
+    outside: NodeEnvironment,
+    node: Callable[[], Node],
+) -> ControllerChannel:
+    return ControllerChannel(
+        is_self=lambda: store.is_active,
+        answer_here=lambda request: answer_locally(node(), request),
+        address_of=quorum.controller_address,
+        client_id=f"node-{config.node_id}-controller",
+        new_link=outside.security.controller_link,
+    )
+
+
+def _traffic(registry: Registry, store: MetadataStore, node: Callable[[], Node]) -> BrokerTraffic:
+    return BrokerTraffic(
+        registry, lambda: node().config.metrics_topics_max, lambda name: name in store.image.topics
+    )
+
+
+def _telemetry(outside: NodeEnvironment, node: Callable[[], Node]) -> ClientTelemetry:
+    return ClientTelemetry(
+        PushedMetrics(
+            outside.metrics, outside.clock.monotonic, lambda: node().config.metrics_clients_max
+        )
+    )
 
 
 def _quorum(
@@ -477,7 +509,7 @@ class BrokerServer:
         # On a thread, though nothing else can be done meanwhile but to say so.
         await self._workers.read(logs.load_logs, now_ms)
         _report_recovery(logs)
-        flusher = FlushQueue(self._workers.flushes)
+        flusher = FlushQueue(self._workers.flushes, self.metrics)
         security = self._security
         outside = NodeEnvironment(
             self._files, self._clock, self._rng, self._workers, security, self.metrics
@@ -504,7 +536,8 @@ class BrokerServer:
         self._log_dir_moves = LogDirMoves(node)
         self._lost_replicas = OfflineReplicaReporter(node)
         self._logins = NodeLogins(node)
-        self._admin.show(node, self._logins)
+        if self.admin_listener is not None:
+            self._admin.show(node, self._logins, self._lag_channels(node))
         self._push_stops(stack)
         node.store.follow(self._on_image)
         start_authorizer(node, self._files)
@@ -523,6 +556,15 @@ class BrokerServer:
             await self._join()
             self._scrubber.start()
         node.ready.set()
+
+    def _lag_channels(self, node: Node) -> BrokerChannels:
+        return BrokerChannels(
+            self._config,
+            node.store,
+            lambda request: begin_locally(node, request),
+            f"node-{node.node_id}-lag",
+            self._security.broker_link,
+        )
 
     async def _wait_for_metadata(self) -> None:
         """Return when the cluster's metadata is known, which takes a leader of the quorum."""
@@ -685,6 +727,8 @@ class BrokerServer:
                 self._security.reconfigure(node.config)
             node.quotas.change(new.client_quotas, quota_settings(node.config))
             return
+        if new.topics is not old.topics:
+            node.traffic.forget_deleted(new.topics)
         if new.brokers is not old.brokers:
             node.isr.brokers_changed()
             node.transactions.brokers_changed()

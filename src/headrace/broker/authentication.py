@@ -15,6 +15,8 @@ from headrace.broker.node import Node
 from headrace.broker.sasl_exchanges import Exchange, ExchangeParts, new_exchange
 from headrace.config.sasl import ListenerSasl, listener_sasl
 from headrace.errors import ErrorCode, ProtocolError
+from headrace.metrics import catalog
+from headrace.metrics.registry import Family
 from headrace.net.server import Reply, Respond, ServerConnection
 from headrace.protocol.apis import Api
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
@@ -211,6 +213,7 @@ class SaslSession:
         connection.principal = identity.principal
         connection.authenticated = True
         connection.limit_frames(node.config.socket_request_max_bytes)
+        self._count(catalog.AUTHENTICATIONS)
         logger.debug("%s logged in from %s", identity.principal, connection.peer)
 
     def _lifetime_ms(self) -> int:
@@ -222,6 +225,7 @@ class SaslSession:
 
     async def _refuse(self, failure: SaslFailure) -> str:
         """Log why a login is refused, and return what its client is told, after a pause."""
+        self._count(catalog.AUTHENTICATION_FAILURES)
         logger.info(
             "refused a login at %s from %s by %s: %s",
             self._listener.settings.listener,
@@ -244,6 +248,13 @@ class SaslSession:
             "Authentication failed during authentication due to invalid credentials with SASL"
             f" mechanism {self._mechanism}"
         )
+
+    def _count(self, family: Family) -> None:
+        """Count a login; its mechanism is among those of the listener."""
+        assert self._mechanism is not None
+        listener = self._listener.settings.listener
+        labels = {"listener": listener, "mechanism": self._mechanism}
+        self._listener.node.metrics.counter(family, labels).add()
 
 
 class NodeLogins:

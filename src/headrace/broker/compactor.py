@@ -12,6 +12,7 @@ from contextlib import suppress
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch, HeadraceError
+from headrace.metrics import catalog
 from headrace.options import LONG_MAX
 from headrace.replication.throttle import Throttle
 from headrace.storage.compaction.compaction import (
@@ -46,6 +47,13 @@ class Compactor:
         self._secret = node.rng.randbytes(SECRET_SIZE)
         self._throttle = Throttle(LONG_MAX)
         self._retry_at: dict[TopicPartition, float] = {}
+        registry = node.metrics
+        self._finished = registry.counter(catalog.COMPACTIONS)
+        self._failures = registry.counter(catalog.COMPACTION_FAILURES)
+        self._read_bytes = registry.counter(catalog.COMPACTION_READ)
+        self._kept_bytes = registry.counter(catalog.COMPACTION_KEPT)
+        self._is_compacting = False
+        registry.gauge(catalog.COMPACTING, lambda: int(self._is_compacting))
         self._stopping = asyncio.Event()
         self._tasks = TaskScope("compaction")
 
@@ -91,7 +99,11 @@ class Compactor:
                 found = (plan.is_overdue, plan.dirty_ratio, partition, plan)
         if found is None or self._stopping.is_set():
             return False
-        await self._compact(found[2])
+        self._is_compacting = True
+        try:
+            await self._compact(found[2])
+        finally:
+            self._is_compacting = False
         return True
 
     def _plan(self, partition: Partition) -> CompactionPlan[Segment] | None:
@@ -162,6 +174,7 @@ class Compactor:
 
     def _failed(self, partition: Partition, error: HeadraceError) -> None:
         self._retry_at[partition.name] = asyncio.get_running_loop().time() + _RETRY_SECONDS
+        self._failures.add()
         if isinstance(error, CorruptBatch):
             partition.log.suspect(partition.log.clean_offset)
         if any(held is partition for held in self._node.replicas):
@@ -169,6 +182,9 @@ class Compactor:
 
     def _report(self, partition: Partition, compaction: LogCompaction) -> None:
         work = compaction.work
+        self._finished.add()
+        self._read_bytes.add(work.bytes_before)
+        self._kept_bytes.add(work.bytes_after)
         logger.info(
             "%s: compacted up to offset %d, %d of %d records and %d of %d bytes are left",
             partition.name,

@@ -93,12 +93,16 @@ class Dispatcher:
                 elif response is not None:
                     pending = _encode_later(row, metrics, header, response)
         except Exception as error:
-            metrics.handled(len(frame), began_s - arrived_s, self._now() - began_s, None)
+            handler_s = self._now() - began_s
+            metrics.handled(len(frame), began_s - arrived_s, handler_s, None, is_answered=True)
             metrics.failed(error)
             raise
         ended_s = self._now()
-        metrics.handled(len(frame), began_s - arrived_s, ended_s - began_s, reply)
-        return reply if pending is None else self._await(metrics, pending, ended_s)
+        metrics.handled(
+            len(frame), began_s - arrived_s, ended_s - began_s, reply, is_answered=pending is None
+        )
+        connection.sending = metrics.sending
+        return reply if pending is None else self._await(metrics, pending, arrived_s, ended_s)
 
     def _is_for_controller(self, row: ServedApi, header: RequestHeader, frame: memoryview) -> bool:
         """Whether another node is to answer a request of a forwarded API."""
@@ -200,14 +204,15 @@ class Dispatcher:
         return reply
 
     async def _await(
-        self, metrics: RequestMetrics, pending: Awaitable[Reply], since_s: float
+        self, metrics: RequestMetrics, pending: Awaitable[Reply], arrived_s: float, since_s: float
     ) -> Reply:
         try:
             reply = await pending
         except Exception as error:
             metrics.failed(error)
             raise
-        metrics.waited(self._now() - since_s, reply)
+        now_s = self._now()
+        metrics.waited(now_s - since_s, now_s - arrived_s, reply)
         return reply
 
     async def _respond_later(

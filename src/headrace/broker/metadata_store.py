@@ -15,7 +15,8 @@ from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
-from headrace.metadata.image import Image
+from headrace.metadata.elections import RECOVERING
+from headrace.metadata.image import NO_LEADER, Image
 from headrace.metadata.records import CommandResult, decode_record, encode_record
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.records import decode_rows, encode_batch, scan_headers
@@ -80,6 +81,10 @@ class MetadataStore:
         self._workers = workers
         self._snapshot_bytes = config.metadata_log_max_record_bytes_between_snapshots
         self._bytes_since_snapshot = 0
+        # Changes of partition leaders since the node was ready, and those to replicas that may
+        # lack committed records.
+        self.leader_elections = 0
+        self.unclean_elections = 0
         self._draft = self.image
         self._epoch = -1
         self._queue: deque[_SubmittedCommand] = deque()
@@ -340,6 +345,8 @@ class MetadataStore:
 
     async def _publish(self, image: Image, end_offset: int) -> None:
         old, self.image = self.image, image
+        if self._ready.is_set() and image.topics is not old.topics:
+            self._count_elections(old, image)
         self.image_offset = end_offset
         if image is not old:
             for on_change in self._followers:
@@ -350,6 +357,16 @@ class MetadataStore:
         if self._bytes_since_snapshot >= self._snapshot_bytes and self._snapshotter is None:
             self._bytes_since_snapshot = 0
             self._snapshotter = self._tasks.start(self._take_snapshot(), "snapshot")
+
+    def _count_elections(self, old: Image, new: Image) -> None:
+        for name, topic in new.topics.items():
+            before = old.topics.get(name)
+            if before is None or before is topic or before.topic_id != topic.topic_id:
+                continue
+            for was, now in zip(before.partitions, topic.partitions, strict=False):
+                if now is not was and now.leader not in (was.leader, NO_LEADER):
+                    self.leader_elections += 1
+                    self.unclean_elections += now.leader_recovery_state == RECOVERING
 
     @staticmethod
     async def _notify(

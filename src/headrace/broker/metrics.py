@@ -30,7 +30,9 @@ class RequestMetrics:
         "has_error_code",
         "queue",
         "received",
+        "sending",
         "sent",
+        "total",
         "waiting",
     )
 
@@ -44,9 +46,19 @@ class RequestMetrics:
         self.queue = registry.histogram(catalog.REQUEST_QUEUE, labels)
         self.handler = registry.histogram(catalog.REQUEST_HANDLER, labels)
         self.waiting = registry.histogram(catalog.REQUEST_WAITING, labels)
+        self.sending = registry.histogram(catalog.REQUEST_SENDING, labels)
+        self.total = registry.histogram(catalog.REQUEST_TOTAL, labels)
 
-    def handled(self, received_bytes: int, queue_s: float, handler_s: float, reply: Reply) -> None:
-        """Count a request at the end of its handler; `reply` is None if it comes later."""
+    def handled(
+        self,
+        received_bytes: int,
+        queue_s: float,
+        handler_s: float,
+        reply: Reply,
+        *,
+        is_answered: bool,
+    ) -> None:
+        """Count a request at the end of its handler; if it is not answered yet, see `waited`."""
         self.received.value += received_bytes
         # As `Histogram.observe` does it, without two calls for every request.
         queue, handler = self.queue, self.handler
@@ -54,12 +66,17 @@ class RequestMetrics:
         queue.sum += queue_s
         handler.counts[bisect_left(handler.bounds, handler_s)] += 1
         handler.sum += handler_s
+        if is_answered:
+            total, total_s = self.total, queue_s + handler_s
+            total.counts[bisect_left(total.bounds, total_s)] += 1
+            total.sum += total_s
         if reply is not None:
             self.sent.value += len(reply[0]) if len(reply) == 1 else sum(map(len, reply))
 
-    def waited(self, seconds: float, reply: Reply) -> None:
-        """Count the wait for a reply after the handler had ended."""
+    def waited(self, seconds: float, total_s: float, reply: Reply) -> None:
+        """Count the wait for a reply after the handler had ended, and the time since arrival."""
         self.waiting.observe(seconds)
+        self.total.observe(total_s)
         if reply is not None:
             self.sent.value += sum(map(len, reply))
 

@@ -19,6 +19,7 @@ from headrace.broker.quotas import ClientQuotas
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.telemetry import ClientTelemetry
 from headrace.broker.thread_pools import ThreadPools
+from headrace.broker.topic_traffic import BrokerTraffic
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.coordinator.groups.group_shard import GroupShard
@@ -79,11 +80,12 @@ class Node:
     apis: "Mapping[int, ServedApi]"
     metrics: Registry
     quotas: ClientQuotas
+    traffic: BrokerTraffic
+    telemetry: ClientTelemetry
     authorizer: Authorizer = ALLOW_ALL
     audit: "AuditLog | None" = None
     producer_queue: ProducerQueue = field(default_factory=ProducerQueue)
     outgoing: FetchMemory = field(default_factory=FetchMemory)
-    telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)
     # Markers written by leaders here, until they are committed or leadership ends.
     uncommitted_markers: "dict[UncommittedMarker, asyncio.Future[Any]]" = field(
         default_factory=dict

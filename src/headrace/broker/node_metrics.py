@@ -16,9 +16,6 @@ from headrace.broker.replication.partition import Partition
 from headrace.metrics import catalog
 from headrace.metrics.registry import Family, Registry, Samples
 
-# What a topic beyond `metrics.topics.max` is called; no topic can have that name.
-OTHER_TOPICS = "(other)"
-
 
 def observe_process(registry: Registry) -> None:
     """Show what this process uses."""
@@ -53,11 +50,35 @@ def observe_node(
     registry.gauge(catalog.NODE_INFO, lambda: 1, info)
     registry.gauge(catalog.FETCHES_WAITING, lambda: node.fetch_purgatory.waiting)
     registry.gauge(catalog.FETCH_SESSIONS, lambda: len(node.fetch_sessions))
+    # Counted where it happens; shown as 0 before that.
+    registry.counter(catalog.COLD_READS)
+    registry.counter(catalog.COLD_READ_BYTES)
+    _observe_pools(node)
+    _observe_isr(node)
     _observe_summary(registry, summary)
     _observe_partitions(node)
     _observe_cluster(node, cluster)
     _observe_quorum(node)
-    _observe_directories(node)
+    _observe_directories(node, summary)
+    _observe_scrubbing(node, summary)
+
+
+def _observe_pools(node: Node) -> None:
+    workers = node.workers
+    pools = {
+        "flush": workers.flushes,
+        "read": workers.reads,
+        "compact": workers.compactions,
+    }
+    node.metrics.samples(
+        catalog.WORKERS_QUEUED, lambda: [((name,), pool.waiting) for name, pool in pools.items()]
+    )
+
+
+def _observe_isr(node: Node) -> None:
+    registry, replicas = node.metrics, node.replicas
+    registry.samples(catalog.ISR_SHRINKS, lambda: [((), replicas.isr_shrinks)])
+    registry.samples(catalog.ISR_EXPANDS, lambda: [((), replicas.isr_expands)])
 
 
 def _observe_summary(registry: Registry, summary: Callable[[], PartitionSummary]) -> None:
@@ -132,6 +153,8 @@ def _observe_partitions(node: Node) -> None:
 def _observe_cluster(node: Node, cluster: Callable[[], ClusterSummary]) -> None:
     """Show what the active controller knows of its cluster; the others show nothing of it."""
     registry, store = node.metrics, node.store
+    registry.samples(catalog.LEADER_ELECTIONS, lambda: [((), store.leader_elections)])
+    registry.samples(catalog.UNCLEAN_ELECTIONS, lambda: [((), store.unclean_elections)])
     if node.controller is None:
         return
     registry.gauge(catalog.ACTIVE_CONTROLLER, lambda: int(store.is_active))
@@ -169,9 +192,19 @@ def _observe_quorum(node: Node) -> None:
     registry.gauge(
         catalog.METADATA_APPLY_LAG, lambda: max(quorum.high_watermark - store.image_offset, 0)
     )
+    elections = registry.counter(catalog.RAFT_ELECTIONS)
+    epoch = quorum.leader.epoch
+
+    def count_election() -> None:
+        nonlocal epoch
+        if quorum.leader.epoch != epoch:
+            epoch = quorum.leader.epoch
+            elections.add()
+
+    quorum.watch(count_election)
 
 
-def _observe_directories(node: Node) -> None:
+def _observe_directories(node: Node, summary: Callable[[], PartitionSummary]) -> None:
     registry, logs = node.metrics, node.logs
 
     def sampler(read: Callable[[int], float | None]) -> Callable[[], Samples]:
@@ -198,4 +231,30 @@ def _observe_directories(node: Node) -> None:
     registry.samples(
         catalog.DIRECTORY_FULL,
         sampler(lambda at: None if directories[at].error else int(directories[at].room.is_full)),
+    )
+    registry.samples(
+        catalog.DIRECTORY_LOG_BYTES,
+        lambda: [
+            ((directory.path,), summary().log_bytes.get(directory.path, 0))
+            for directory in directories
+        ],
+    )
+
+
+def _observe_scrubbing(node: Node, summary: Callable[[], PartitionSummary]) -> None:
+    registry, progress = node.metrics, node.scrub_progress
+
+    def done() -> Samples:
+        for directory, scrubbed in tuple(progress.items()):
+            total = summary().log_bytes.get(directory.path, 0)
+            ratio = min(scrubbed.byte_count / total, 1.0) if total else 1.0
+            yield (directory.path,), ratio if scrubbed.is_under_way else 1.0
+
+    registry.samples(catalog.SCRUB_PASS_DONE, done)
+    registry.samples(
+        catalog.SCRUB_DAMAGED,
+        lambda: [
+            ((directory.path,), len(scrubbed.damage))
+            for directory, scrubbed in tuple(progress.items())
+        ],
     )

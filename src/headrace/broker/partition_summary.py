@@ -1,7 +1,8 @@
 """Counts over all partitions of a broker, made in turns of the event loop."""
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
@@ -22,6 +23,8 @@ class PartitionSummary:
     followers_behind: int = 0
     follower_lag_max: int = 0
     follower_lag_max_s: float = 0.0
+    # By data directory.
+    log_bytes: dict[str, int] = field(default_factory=dict)
 
     def add(self, partition: Partition, steady_ms: int) -> None:
         """Count a replica; `steady_ms` is the time by which followers are measured."""
@@ -57,6 +60,8 @@ def summarize(node: Node) -> Iterator[PartitionSummary]:
     steady_ms = node.isr.now_ms()
     for partition in node.replicas:
         summary.add(partition, steady_ms)
+        path = os.path.dirname(partition.log.directory)
+        summary.log_bytes[path] = summary.log_bytes.get(path, 0) + partition.log.size_bytes
         yield summary
     # Those that could not even be opened are in no partition.
     summary.offline += node.replicas.unopened_count

@@ -8,12 +8,14 @@ start trusts logs that were closed cleanly. Damage met by a reader is checked so
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
 from headrace.errors import KafkaError, StorageError
+from headrace.metrics import catalog
 from headrace.replication.throttle import Throttle
 from headrace.storage.damage import DamagedLog
 from headrace.storage.data_directory import DataDirectory
@@ -54,6 +56,8 @@ class Scrubber:
         self._throttle = Throttle(node.config.log_scrub_bytes_per_second)
         self._progress = node.scrub_progress
         self._written: dict[DataDirectory, float] = {}
+        for directory in node.logs.directories:
+            node.metrics.counter(catalog.SCRUBBED, {"directory": directory.path})
         self._reported: set[SegmentDamage] = set()
         self._began_ms = NEVER
         # Logs whose last segment was read since the start, or by it.
@@ -250,7 +254,7 @@ class Scrubber:
             behind = log.segments[log.segments.index(segment) + 1 :]
             end_offset = behind[0].base_offset if behind else log.log_end_offset
             pieces = check_segment(segment, end_offset, log.epochs.entries)
-            damage = await self._read(pieces)
+            damage = await self._read(os.path.dirname(log.directory), pieces)
             if damage is None or self._stopping.is_set():
                 return None
             # Compaction, retention, a move or a truncation may have replaced the file meanwhile.
@@ -271,9 +275,11 @@ class Scrubber:
         except KafkaError:
             return False
 
-    async def _read(self, pieces: Iterator[int]) -> DamagedLog | None:
+    async def _read(self, directory: str, pieces: Iterator[int]) -> DamagedLog | None:
+        scrubbed = self._node.metrics.counter(catalog.SCRUBBED, {"directory": directory})
         try:
             while (size := await self._node.workers.read(next, pieces, None)) is not None:
+                scrubbed.add(size)
                 if self._stopping.is_set():
                     return None
                 await self._pace(size)

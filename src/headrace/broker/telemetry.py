@@ -27,7 +27,6 @@ _INTERVAL_MS_DEFAULT = 300_000
 _INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
 _INSTANCES_MAX = 16_384
 _INSTANCE_IDLE_MS_MIN = 60_000
-_KEPT_BYTES_MAX = 16 * 1024 * 1024
 # Ids that Kafka's clients never generate: zero, and the id of the metadata topic.
 _RESERVED_IDS = (bytes(16), bytes(15) + b"\x01")
 _NEVER_MS = -(2**62)
@@ -108,27 +107,6 @@ class TelemetryReceiver(Protocol):
         """Take a push. ValueError if it cannot be decoded; the client gets INVALID_RECORD."""
 
 
-class LatestPushes:
-    """The latest push of each client, within a bound of bytes: the oldest are dropped first."""
-
-    def __init__(self, bytes_max: int = _KEPT_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._pushes: OrderedDict[bytes, TelemetryPush] = OrderedDict()
-        self.kept_bytes = 0
-
-    def receive(self, push: TelemetryPush) -> None:
-        before = self._pushes.pop(push.instance_id, None)
-        self.kept_bytes += len(push.metrics) - (len(before.metrics) if before else 0)
-        self._pushes[push.instance_id] = push
-        while self.kept_bytes > self._bytes_max:
-            _, dropped = self._pushes.popitem(last=False)
-            self.kept_bytes -= len(dropped.metrics)
-
-    def pushes(self) -> tuple[TelemetryPush, ...]:
-        """The kept pushes, the oldest first."""
-        return tuple(self._pushes.values())
-
-
 class TelemetryConnection(Protocol):
     """The connection of a client."""
 
@@ -194,7 +172,7 @@ class TelemetryRequest(NamedTuple):
 class ClientTelemetry:
     """The client instances of this broker and their subscriptions. Times are steady ms."""
 
-    receiver: TelemetryReceiver = field(default_factory=LatestPushes)
+    receiver: TelemetryReceiver
     _configs: Mapping[ConfigKey, Mapping[str, str]] = field(default_factory=dict)
     _subscriptions: tuple[TelemetrySubscription, ...] = ()
     _version: int = 0

@@ -1,9 +1,10 @@
 """The few threads for work that may block or takes long: fsync, cold reads, compaction."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 from headrace.tasks import is_operating_error, report_bug
 
@@ -14,6 +15,34 @@ _FLUSH_THREADS = 4
 _READ_THREADS = 4
 
 
+class WorkerPool(ThreadPoolExecutor):
+    """A pool of threads that knows how many calls wait for a thread."""
+
+    def __init__(self, threads_max: int, name: str) -> None:
+        super().__init__(threads_max, thread_name_prefix=name)
+        # Appended to and popped from by several threads at once, which a deque allows.
+        self._waiting: deque[None] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """The number of calls that wait for a thread."""
+        return len(self._waiting)
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+        def begin() -> R:
+            self._waiting.pop()
+            return fn(*args, **kwargs)
+
+        self._waiting.append(None)
+        future = super().submit(begin)
+        future.add_done_callback(self._drop_cancelled)
+        return future
+
+    def _drop_cancelled(self, future: "Future[Any]") -> None:
+        if future.cancelled():
+            self._waiting.pop()
+
+
 class ThreadPools:
     """Thread pools for flushes, for reads and for compaction.
 
@@ -22,9 +51,9 @@ class ThreadPools:
     """
 
     def __init__(self) -> None:
-        self.flushes = ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="flush")
-        self.reads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
-        self.compactions = ThreadPoolExecutor(1, thread_name_prefix="compact")
+        self.flushes = WorkerPool(_FLUSH_THREADS, "flush")
+        self.reads = WorkerPool(_READ_THREADS, "read")
+        self.compactions = WorkerPool(1, "compact")
 
     async def flush(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await run_in(self.flushes, lambda: work(*args, **kwargs))

@@ -79,6 +79,13 @@ class MonitoringConfig:
         " further ones are counted, and their number is logged. 0 is no limit. A setting of"
         " headrace's own.",
     )
+    metrics_clients_max: int = setting(
+        Int(0),
+        100,
+        dynamic=True,
+        doc="Clients whose pushed metrics (KIP-714) are shown at `/metrics`, the latest ones."
+        " 0 shows none. A setting of headrace's own.",
+    )
     metrics_groups_max: int = setting(
         Int(0),
         1000,

@@ -535,6 +535,16 @@ TELEMETRY_CLIENTS = _gauge(
     "telemetry_clients", "Clients whose pushed metrics are shown.",
     kafka="kafka.server:type=client-metrics,name=ClientMetricsInstanceCount",
 )  # fmt: skip
+CLIENT_GAUGE = _gauge(
+    "client_gauge",
+    "A gauge that a client pushed; `metric` is its name there, `attributes` has NAME=VALUE pairs.",
+    "client_id", "client_instance_id", "software", "metric", "attributes",
+)  # fmt: skip
+CLIENT_SUM = _counter(
+    "client_sum_total",
+    "A sum that a client pushed, since it is shown here.",
+    "client_id", "client_instance_id", "software", "metric", "attributes",
+)  # fmt: skip
 TELEMETRY_PUSHES = _counter("telemetry_pushes_total", "Pushes of metrics by clients.")
 TELEMETRY_REFUSED = _counter(
     "telemetry_refused_total", "Pushes that were refused because they could not be read."

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from headrace.errors import ProtocolError
 from headrace.metrics import catalog
-from headrace.metrics.registry import Counter, Registry
+from headrace.metrics.registry import Counter, Histogram, Registry
 from headrace.net.connection_limits import (
     ConnectionCounts,
     ConnectionLimits,
@@ -53,11 +53,20 @@ _LINGER_SECONDS = 0.25
 class _ReplySlot:
     """A slot in the queue of replies: a reply, or its future."""
 
-    __slots__ = ("future", "reply")
+    __slots__ = ("future", "ready_s", "reply", "sending")
 
-    def __init__(self, reply: Reply, future: "asyncio.Future[Reply] | None") -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        future: "asyncio.Future[Reply] | None",
+        sending: Histogram | None,
+        ready_s: float = 0.0,
+    ) -> None:
         self.reply = reply
         self.future = future  # None once the reply is known
+        # Where the time is counted for which a reply that is ready waits to be written.
+        self.sending = sending
+        self.ready_s = ready_s
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -115,6 +124,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         # Who sends the requests, once that is known, and whether it is known enough to serve them.
         self.principal: Principal = ANONYMOUS
         self.authenticated = authenticated
+        # The times of replies that cannot be sent at once, for the API of the latest request.
+        self.sending: Histogram | None = None
+        self._unread_since_s = 0.0
         # The state of its login, where its listener has one: see `headrace.broker.authentication`.
         self.login: Any = None
         self.last_active = self._loop.time()
@@ -165,10 +177,14 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._unread_since_s = self._now()
         self._update_held()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        if self.sending is not None:
+            # Of the API that was asked for last, which is nearly always that of the long replies.
+            self.sending.observe(self._now() - self._unread_since_s)
         self._update_held()
         self._process()
 
@@ -303,7 +319,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             reply = self._respond(self, frame)
             if isinstance(reply, list):
                 if self._waiting:
-                    self._waiting.append(_ReplySlot(reply, None))
+                    self._waiting.append(_ReplySlot(reply, None, self.sending, self._now()))
                     self._queue(reply)
                 else:
                     out += reply
@@ -320,7 +336,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _await(self, reply: Awaitable[Reply]) -> None:
         future = asyncio.ensure_future(reply)
-        slot = _ReplySlot(None, future)
+        slot = _ReplySlot(None, future, self.sending)
         self._waiting.append(slot)
         future.add_done_callback(lambda done: self._complete_slot(slot, done))
 
@@ -338,12 +354,16 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         slot.reply = future.result()
         if not self._waiting or self._waiting[0] is not slot:
+            slot.ready_s = self._now()
             self._queue(slot.reply or ())
             return
         out: list[Buffer] = list(slot.reply or ())
         self._waiting.popleft()
         while self._waiting and self._waiting[0].future is None:
-            reply = self._waiting.popleft().reply or ()
+            ready = self._waiting.popleft()
+            reply = ready.reply or ()
+            if ready.sending is not None:
+                ready.sending.observe(self._now() - ready.ready_s)
             self._queued_bytes -= sum(map(len, reply))
             out += reply
         if self._held:
@@ -490,6 +510,7 @@ class Server:
             for reason in _CloseReason
         }
         self._accepted: dict[str, Counter] = {}
+        self._tls_failures: dict[str, Counter] = {}
         metrics.samples(
             catalog.CONNECTIONS,
             lambda: [((listener,), count) for listener, count in self._counts.by_listener()],
@@ -529,6 +550,10 @@ class Server:
         if tls is not None and self._handshakes is None:
             self._handshakes = ThreadPoolExecutor(_HANDSHAKE_THREADS, "tls-handshake")
             self._tls_scratch = memoryview(bytearray(TLS_SCRATCH_BYTES))
+        if tls is not None:
+            self._tls_failures[name] = self._metrics.counter(
+                catalog.TLS_FAILURES, {"listener": name}
+            )
         self._accepted[name] = self._metrics.counter(
             catalog.CONNECTIONS_ACCEPTED, {"listener": name}
         )
@@ -647,6 +672,7 @@ class Server:
             connection.principal = tls.principal_of(session.getpeercert(binary_form=True))
 
         def on_failed(failure: TlsFailed) -> None:
+            self._tls_failures[connection.listener].value += 1
             self._failure_log.add(connection.peer, failure)
 
         return TlsLayer(

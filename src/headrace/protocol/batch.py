@@ -367,6 +367,28 @@ def first_encrypted(buffer) -> int:
     return -1
 
 
+def end_offset(buffer) -> int:
+    """The offset after the last whole batch, by the headers alone; -1 if there is none."""
+    memory: _Memory = _Memory(buffer)
+    position: cython.Py_ssize_t = 0
+    last: cython.Py_ssize_t = -1
+    size: cython.longlong
+    while memory.size - position >= _HEADER_SIZE:
+        if cython.compiled:
+            size = _load_int(memory.data, position + _LENGTH_AT) + _LOG_OVERHEAD
+        else:
+            size = _EPOCH.unpack_from(memory.data, position + _LENGTH_AT)[0] + _LOG_OVERHEAD
+        if size < _HEADER_SIZE or size > memory.size - position:
+            break
+        last = position
+        position += size
+    if last < 0:
+        return -1
+    base_offset: int = _OFFSET.unpack_from(buffer, last)[0]
+    delta: int = _EPOCH.unpack_from(buffer, last + _LAST_OFFSET_DELTA_AT)[0]
+    return base_offset + delta + 1
+
+
 def batch_size(buffer) -> int:
     """The size of a batch by its length field, without any check."""
     size: int = _EPOCH.unpack_from(buffer, _LENGTH_AT)[0] + _LOG_OVERHEAD

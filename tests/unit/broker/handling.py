@@ -12,9 +12,11 @@ from headrace.broker.node import Node
 from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
+from headrace.broker.topic_traffic import BrokerTraffic
 from headrace.config import TopicConfig, broker_config
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage, EndpointImage, Image, PartitionImage, TopicImage
+from headrace.metrics.registry import Registry
 from headrace.options import LONG_MAX
 from headrace.protocol.apis import RequestHeader
 from headrace.protocol.records import encode_batch
@@ -83,6 +85,8 @@ class OneNode:
             closing=False,
             uncommitted_markers={},
             leader_throttle=Throttle(LONG_MAX),
+            metrics=(registry := Registry()),
+            traffic=BrokerTraffic(registry, lambda: 10, lambda topic: topic == TOPIC),
             logs=SimpleNamespace(checkpoint=lambda: None),
             workers=SimpleNamespace(flush=_at_once, read=_at_once),
         )

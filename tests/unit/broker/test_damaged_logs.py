@@ -16,6 +16,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.clock import SystemClock
 from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.errors import CorruptBatch, ErrorCode
+from headrace.metrics.registry import Registry
 from headrace.protocol.messages.fetch import FetchResponse
 from tests.unit.broker.coordination.test_runtime import SETTINGS
 from tests.unit.broker.handlers.test_fetch import ask, asking, end_of, on_loop, only
@@ -123,7 +124,7 @@ class SkippingShard(GroupShard):
 def test_compaction_that_meets_damage_has_the_log_checked(tmp_path: Path) -> None:
     async def test(node: OneNode) -> None:
         partition = node.add(0, ALONE)
-        fake: Any = SimpleNamespace(rng=Random(1), replicas=[partition])
+        fake: Any = SimpleNamespace(rng=Random(1), replicas=[partition], metrics=Registry())
         Compactor(fake)._failed(partition, CorruptBatch("CRC is wrong"))
         assert partition.log.suspected_offset == 0
 

@@ -13,6 +13,7 @@ from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.metadata.image import PartitionImage
+from headrace.metrics.registry import Registry
 from headrace.options import LONG_MAX
 from headrace.storage.log_manager import LogManager
 from tests.unit.broker.replication.test_partition import ByHand, batch
@@ -66,6 +67,7 @@ class World:
             workers=self.steps,
             clock=SimpleNamespace(now_ms=lambda: NOW_MS),
             rng=SimpleNamespace(randbytes=bytes),
+            metrics=Registry(),
             move_requested=asyncio.Event(),
             config=SimpleNamespace(
                 replica_alter_log_dirs_io_max_bytes_per_second=self.rate, log_cleaner_enable=True

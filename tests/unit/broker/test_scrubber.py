@@ -11,6 +11,7 @@ import pytest
 
 from headrace.broker.scrubber import Scrubber
 from headrace.errors import ErrorCode, KafkaError, StorageError
+from headrace.metrics.registry import Registry
 from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import Files, TooManyOpenFiles
 from headrace.storage.scrubbing import SCRUB_CHECKPOINT, decode_progress
@@ -50,6 +51,7 @@ class Host:
                     **settings,
                 }
             ),
+            metrics=Registry(),
             workers=SimpleNamespace(read=at_once, flush=at_once),
             replicas=self,
             logs=SimpleNamespace(

@@ -11,7 +11,6 @@ from headrace.broker.telemetry import (
     ClientAttributes,
     ClientSubscription,
     ClientTelemetry,
-    LatestPushes,
     TelemetryPush,
     TelemetryRequest,
     parse_subscription,
@@ -25,11 +24,22 @@ ALICE = ClientAttributes("alice", "apache-kafka-java", "4.3.1", "10.0.0.7", "400
 MAX_BYTES = 100
 
 
+class Pushes:
+    """Keeps every push."""
+
+    def __init__(self) -> None:
+        self.kept: list[TelemetryPush] = []
+
+    def receive(self, push: TelemetryPush) -> None:
+        self.kept.append(push)
+
+
 class Clients:
     """One client instance of a broker, on one connection, with a clock of its own."""
 
     def __init__(self, *subscriptions: Mapping[str, str]) -> None:
-        self.telemetry = ClientTelemetry()
+        self.pushes = Pushes()
+        self.telemetry = ClientTelemetry(self.pushes)
         self.now_ms = 50
         self.connection = SimpleNamespace(closed=False)
         self.subscribe_to(*subscriptions)
@@ -53,8 +63,7 @@ class Clients:
         return ErrorCode.NONE
 
     def kept(self) -> tuple[TelemetryPush, ...]:
-        assert isinstance(self.telemetry.receiver, LatestPushes)
-        return self.telemetry.receiver.pushes()
+        return tuple(self.pushes.kept)
 
 
 def code_of(work: Any) -> ErrorCode:
@@ -123,7 +132,10 @@ def test_a_push_right_after_the_subscription_is_taken_the_next_waits_for_the_int
     assert clients.push(wanted.subscription_id) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     clients.now_ms += 1
     assert clients.push(wanted.subscription_id, metrics=b"later") == ErrorCode.NONE
-    assert [(push.metrics, push.interval_ms) for push in clients.kept()] == [(b"later", 1000)]
+    assert [(push.metrics, push.interval_ms) for push in clients.kept()] == [
+        (b"metrics", 1000),
+        (b"later", 1000),
+    ]
 
 
 def test_a_client_that_ends_may_push_early_and_never_again() -> None:
@@ -204,14 +216,3 @@ def test_a_silent_client_is_forgotten_after_three_intervals() -> None:
     clients.push(wanted.subscription_id, terminating=True)
     clients.now_ms += 90_000
     assert clients.push(wanted.subscription_id) == ErrorCode.NONE
-
-
-def test_the_latest_pushes_are_kept_within_a_bound() -> None:
-    latest = LatestPushes(bytes_max=10)
-    for number, size in ((1, 4), (2, 4), (1, 5), (3, 5)):
-        latest.receive(TelemetryPush(bytes([number]), ALICE, 0, False, 0, bytes(size)))
-    assert [(push.instance_id, len(push.metrics)) for push in latest.pushes()] == [
-        (b"\x01", 5),
-        (b"\x03", 5),
-    ]
-    assert latest.kept_bytes == 10

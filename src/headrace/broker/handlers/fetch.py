@@ -18,7 +18,8 @@ from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage
-from headrace.protocol.batch import byte_view, first_encrypted
+from headrace.metrics import catalog
+from headrace.protocol.batch import byte_view, end_offset, first_encrypted
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -75,6 +76,7 @@ _OPENED_BYTES_MAX = 1 << 20
 class _ColdRead(NamedTuple):
     """A read that would have to wait for the disk, and so is left to a worker."""
 
+    topic: str
     log: Log
     offset: int
     bytes_max: int
@@ -119,6 +121,9 @@ class _FetchPass:
         self._has_news = False
         self.throttled_s = 0.0
         self.cold: list[_ColdRead] = []
+        # The topics and fetch offsets of records that are read, for the traffic of topics.
+        self._served: list[tuple[str, int, Buffer]] = []
+        self._refused: list[str] = []
         self.partitions: list[tuple[SessionPartition, Partition]] = []
         self.results = [self._read(requested) for requested in plan.partitions]
 
@@ -134,6 +139,7 @@ class _FetchPass:
             return self._read_partition(topic, requested)
         except KafkaError as error:
             self.urgent = True
+            self._refused.append(topic)
             result = PartitionData(
                 partition_index=requested.partition,
                 error_code=error.code,
@@ -220,6 +226,7 @@ class _FetchPass:
             aborted = log.aborted_transactions_cached(requested.fetch_offset, end)
         if found is None or aborted is None or not self._may_open(found.records):
             cold = _ColdRead(
+                partition.name.topic,
                 log,
                 requested.fetch_offset,
                 bytes_max,
@@ -240,6 +247,7 @@ class _FetchPass:
             else:
                 records = log.opened(records, requested.fetch_offset)
             self._set_records(result, records, aborted)
+            self._served.append((partition.name.topic, requested.fetch_offset, records))
             self.byte_count += len(records)
             self._bytes_left -= len(records)
             if throttled:
@@ -377,15 +385,35 @@ class _FetchPass:
 
     async def read_cold(self) -> None:
         """Do the reads that wait for the disk, in worker threads."""
+        metrics = self._context.node.metrics
+        metrics.counter(catalog.COLD_READS).value += len(self.cold)
         for cold in self.cold:
+            metrics.counter(catalog.COLD_READ_BYTES).value += cold.bytes_max
             try:
                 records, aborted = await self._context.node.workers.read(_read_cold, cold)
             except KafkaError as error:
                 cold.result.error_code = error.code
+                self._refused.append(cold.topic)
                 continue
+            if records:
+                self._served.append((cold.topic, cold.offset, records))
             self._set_records(cold.result, records, aborted)
             if cold.throttled:
                 self._throttle().record(len(records), self._context.node.clock.monotonic())
+
+    def respond(self, plan: FetchPlan) -> FetchResponse:
+        """The response, whose records are counted as the traffic of their topics."""
+        traffic = self._context.node.traffic
+        for topic, offset, records in self._served:
+            counts = traffic.of(topic)
+            if self.is_follower:
+                counts.replication_bytes_out += len(records)
+            else:
+                counts.bytes_out += len(records)
+                counts.messages_out += max(end_offset(records) - offset, 0)
+        for topic in self._refused:
+            traffic.of(topic).fetch_errors += 1
+        return plan.respond(self.results, self.endpoints)
 
 
 def _read_cold(cold: _ColdRead) -> tuple[Block, list[aborted_index.AbortedTransaction]]:
@@ -436,7 +464,7 @@ def fetch(
         or not (plan.session.partitions if plan.session is not None else first.partitions)
         or context.node.closing
     ):
-        return plan.respond(first.results, first.endpoints)
+        return first.respond(plan)
     # Watched from now on, so that no append is missed before the task below runs.
     delayed = first.park(
         request.min_bytes - first.byte_count,
@@ -460,7 +488,7 @@ def throttled(context: RequestContext, request: FetchRequest) -> FetchResponse:
 
 async def _answer_cold(done: _FetchPass, plan: FetchPlan) -> FetchResponse:
     await done.read_cold()
-    return plan.respond(done.results, done.endpoints)
+    return done.respond(plan)
 
 
 async def _answer_delayed(
@@ -472,4 +500,4 @@ async def _answer_delayed(
     second = _FetchPass(context, request, plan, first=False)
     if second.cold:
         await second.read_cold()
-    return plan.respond(second.results, second.endpoints)
+    return second.respond(plan)

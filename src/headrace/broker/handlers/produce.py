@@ -358,6 +358,8 @@ def _append_topic(
             result = _failed(data.index, error.code, str(error))
         except CorruptBatch as error:
             result = _failed(data.index, ErrorCode.CORRUPT_MESSAGE, str(error))
+        if result.error_code:
+            context.node.traffic.of(name or "").produce_errors += 1
         results.append(result)
     return TopicProduceResponse(
         name=topic.name, topic_id=topic.topic_id, partition_responses=results
@@ -417,6 +419,9 @@ def _append(
         appended = partition.append(records, now_ms)
     except RecordsRefused as error:
         return _refused_records(partition, error)
+    traffic = node.traffic.of(topic)
+    traffic.messages_in += appended.last_offset - appended.base_offset + 1
+    traffic.bytes_in += len(records)
     result = PartitionProduceResponse(
         index=data.index,
         base_offset=appended.base_offset,

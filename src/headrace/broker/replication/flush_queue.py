@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from headrace.errors import HeadraceError
+from headrace.metrics import catalog
+from headrace.metrics.registry import Registry
 from headrace.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -14,8 +16,9 @@ logger = logging.getLogger(__name__)
 class FlushQueue:
     """Group commit: appends that arrive during an fsync share the next fsync."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, registry: Registry | None = None) -> None:
         self._executor = executor
+        self._durations = (registry or Registry()).histogram(catalog.LOG_FLUSH)
         self._running: set[Log] = set()
         self._waiting: dict[Log, list[Callable[[int], None]]] = {}
 
@@ -34,8 +37,15 @@ class FlushQueue:
     def _begin(self, log: Log) -> None:
         self._running.add(log)
         callbacks = self._waiting.pop(log)
-        future = asyncio.get_running_loop().run_in_executor(self._executor, log.flush)
-        future.add_done_callback(lambda done: self._flushed(log, callbacks, done))
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        future = loop.run_in_executor(self._executor, log.flush)
+
+        def done(flushed: asyncio.Future[int]) -> None:
+            self._durations.observe(loop.time() - began_s)
+            self._flushed(log, callbacks, flushed)
+
+        future.add_done_callback(done)
 
     def _flushed(
         self, log: Log, callbacks: list[Callable[[int], None]], future: asyncio.Future[int]

@@ -58,7 +58,8 @@ _TROUBLE_SECONDS = 1.0
 class FetcherContext:
     """The parts that all fetchers share. `config` is replaced when a dynamic setting changes.
 
-    `checkpoint` writes the start offsets of all logs, durably.
+    `checkpoint` writes the start offsets of all logs, durably; `on_replicated` gets the topic and
+    the bytes of appended records.
     """
 
     config: BrokerConfig
@@ -66,6 +67,7 @@ class FetcherContext:
     clock: Clock
     throttle: Throttle
     checkpoint: Callable[[], Awaitable[object]]
+    on_replicated: Callable[[str, int], None]
 
     @property
     def broker_epoch(self) -> int:
@@ -270,6 +272,8 @@ class ReplicaFetcher:
             self._write_failed(followed, error)
             return None
         self.follower.moved(followed.key, position_of(partition.log))
+        if headers:
+            self._shared.on_replicated(followed.topic, len(records))
         if headers and self._shared.is_throttled(partition):
             self._delay_if_throttled(followed, len(records), data.high_watermark)
         return flushed
@@ -558,10 +562,11 @@ class ReplicaFetchers:
         clock: Clock,
         checkpoint: Callable[[], Awaitable[object]],
         new_link: NewLink = NodeChannel,
+        on_replicated: Callable[[str, int], None] = lambda topic, size: None,
     ) -> None:
         throttle = Throttle(config.follower_replication_throttled_rate)
         self._new_link = new_link
-        self._shared = FetcherContext(config, store, clock, throttle, checkpoint)
+        self._shared = FetcherContext(config, store, clock, throttle, checkpoint, on_replicated)
         self._sources: dict[int, _SourceBroker] = {}
         self._homes: dict[TopicPartition, _FetchAssignment] = {}
         self._ending: set[asyncio.Task[None]] = set()

@@ -111,6 +111,9 @@ class ReplicaManager:
         self._prefixes: dict[TopicPartition, IntactPrefix] = {}
         # Replicas that were created again in this run; the metadata may still have them as lost.
         self._rebuilt: set[TopicPartition] = set()
+        # Replicas in sync that partitions led here lost and gained since the start.
+        self.isr_shrinks = 0
+        self.isr_expands = 0
         # Whether an image of this run was applied, so that every loss is known.
         self.is_applied = False
         self._is_first_image = False
@@ -398,6 +401,7 @@ class ReplicaManager:
         """Give a partition its role in an image."""
         is_same_epoch = image.leader_epoch == partition.leader_epoch
         if image.leader == self._node_id:
+            self._count_isr_change(partition.image.isr, image.isr)
             if partition.is_leader and is_same_epoch:
                 partition.update(image)
                 return
@@ -409,6 +413,11 @@ class ReplicaManager:
             self._fetchers.follow(partition, topic_id)
         else:
             partition.update(image)
+
+    def _count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        if before and before != after:  # A partition that was just opened had none.
+            self.isr_shrinks += len(set(before) - set(after))
+            self.isr_expands += len(set(after) - set(before))
 
     def _open(
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig

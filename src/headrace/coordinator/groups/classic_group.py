@@ -119,6 +119,9 @@ class ClassicGroup:
         # While a shard is loading it is the time of day of the record.
         self.state_timestamp_ms = now_ms
         self.generation = 0
+        # Since this coordinator loaded the group, for metrics.
+        self.rebalance_count = 0
+        self.commit_count = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
@@ -300,6 +303,7 @@ class ClassicGroup:
     def start_generation(self, now_ms: int) -> None:
         """Begin the next generation with the present members: CompletingRebalance, or Empty."""
         self.generation += 1
+        self.rebalance_count += 1
         self.is_initial = False
         self.pending_sync.clear()
         if self.members:

@@ -42,7 +42,7 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from headrace.types import ZERO_UUID
+from headrace.types import ZERO_UUID, TopicPartition
 
 _Key = TypeVar("_Key", int, str)
 
@@ -239,6 +239,15 @@ class OffsetStore:
 
     def group_ids(self) -> list[str]:
         return list(self._groups)
+
+    def committed(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
+        """The committed offsets of a group, without stale ones."""
+        offsets = self._groups.get(group_id)
+        for topic, partitions in () if offsets is None else tuple(offsets.topics.items()):
+            topic_id = self._topic_id_of(topic)
+            for index, value in tuple(partitions.items()):
+                if not _is_stale(value.topic_id, topic_id):
+                    yield TopicPartition(topic, index), value.offset
 
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int

@@ -5,7 +5,7 @@ A request of a member goes to the protocol of its group's type, of which there i
 all types.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from random import Random
 from typing import Any, TypeAlias
@@ -57,7 +57,7 @@ from headrace.protocol.messages.offsets_records import (
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.protocol.schema import Message
-from headrace.types import ZERO_UUID
+from headrace.types import ZERO_UUID, TopicPartition
 
 _Handler: TypeAlias = Callable[[GroupCall, Any, int, Token, RequestClient], ShardEffects]
 
@@ -207,6 +207,14 @@ class GroupShard:
         """
         return self._offsets.fetch(request, require_stable)
 
+    def groups(self) -> list[ClassicGroup]:
+        """The groups that exist, for metrics."""
+        return [group for group in self._groups.values() if group.state is not GroupState.DEAD]
+
+    def committed_offsets(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
+        """The committed offsets of a group, without those of deleted topics."""
+        return self._offsets.committed(group_id)
+
     def describe(self, group_id: str, version: int) -> DescribedGroup:
         """A group as DescribeGroups shows it, without the authorized operations."""
         group = self._groups.get(group_id)
@@ -294,6 +302,7 @@ class GroupShard:
         assert group is not None
         self._classic.renew_session_of(call, group, request.member_id)
         records, response = self._offsets.commit(request)
+        group.commit_count += len(records)
         return call.write_and_reply(token, records, response)
 
     def _commit_in_transaction(
@@ -317,14 +326,17 @@ class GroupShard:
         elif group is not None:
             code = group.check_txn_commit(request)
         elif request.generation_id < 0:
-            self._register(self._classic.new_group(request.group_id, None), call.now_ms)
+            group = self._classic.new_group(request.group_id, None)
+            self._register(group, call.now_ms)
             code = ErrorCode.NONE
         else:
             code = ErrorCode.ILLEGAL_GENERATION
         if code is not ErrorCode.NONE:
             call.reply(token, txn_offset_commit_error(request, code))
             return call.effects()
+        assert group is not None
         records, response = self._offsets.commit_in_transaction(request)
+        group.commit_count += len(records)
         call.out.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
         return call.write_and_reply(token, records, response)
 

@@ -1,7 +1,7 @@
 """The shard of transactional ids in one `__transaction_state` partition, and its responses."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -272,6 +272,12 @@ class TransactionShard:
     def next_deadline_ms(self) -> int | None:
         """The time of the next call of `tick`; None if no timer runs."""
         return self.times.now_ms if self._markless else self._deadlines.next_ms
+
+    def statuses(self) -> Iterator[str]:
+        """The status of each transactional id, by Kafka's name for it, for metrics."""
+        for entry in self._entries.values():
+            if entry.latest is not None:
+                yield entry.latest.status.title
 
     @property
     def missing_producer_ids(self) -> int:
