@@ -10,9 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 _FILE_BYTES_MAX = 4 * 1_048_576
 _PEM_START = b"-----BEGIN "
@@ -146,13 +149,9 @@ def _identity_of_pkcs12(data: bytes, store: Store) -> bytes:
         Encoding,
         NoEncryption,
         PrivateFormat,
-        pkcs12,
     )
 
-    try:
-        bag = pkcs12.load_pkcs12(data, _bytes_of(store.password))
-    except ValueError:
-        raise ConfigError(_unreadable_pkcs12(store)) from None
+    bag = _pkcs12_bag(data, store)
     if bag.key is None or bag.cert is None:
         raise ConfigError(f"{_place(store)} has no private key with its certificate")
     key = bag.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -163,15 +162,26 @@ def _identity_of_pkcs12(data: bytes, store: Store) -> bytes:
 def _trusted_of_pkcs12(data: bytes, store: Store) -> bytes:
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415  # Rarely needed.
         Encoding,
-        pkcs12,
     )
 
-    try:
-        bag = pkcs12.load_pkcs12(data, _bytes_of(store.password))
-    except ValueError:
-        raise ConfigError(_unreadable_pkcs12(store)) from None
+    bag = _pkcs12_bag(data, store)
     found = [*([bag.cert] if bag.cert else []), *bag.additional_certs]
     return b"".join(entry.certificate.public_bytes(Encoding.PEM) for entry in found)
+
+
+def _pkcs12_bag(data: bytes, store: Store) -> "PKCS12KeyAndCertificates":
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  # Rarely needed.
+    from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: PLC0415
+
+    try:
+        return pkcs12.load_pkcs12(data, _bytes_of(store.password))
+    except UnsupportedAlgorithm as error:
+        raise ConfigError(
+            f"{_place(store)} is PKCS#12 of an old kind that is not read ({error}); write it again,"
+            " with `openssl pkcs12 -legacy -in FILE` and `openssl pkcs12 -export`"
+        ) from None
+    except (ValueError, TypeError):
+        raise ConfigError(_unreadable_pkcs12(store)) from None
 
 
 def _unreadable_pkcs12(store: Store) -> str:

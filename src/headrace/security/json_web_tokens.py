@@ -190,7 +190,8 @@ def _verified_claims(token: str, keys: KeySet) -> Mapping[str, Any]:
     except PyJWTError:
         raise SaslFailure("the token is no JSON web token") from None
     algorithm = header.get("alg")
-    if algorithm not in ALGORITHMS:
+    # A list or an object, which no set can be asked for, is no algorithm either.
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise SaslFailure(f"the token is signed with {algorithm!r}, which is not accepted")
     if "crit" in header:
         raise SaslFailure("the token has critical headers, which are not known")

@@ -3,12 +3,15 @@
 import hmac
 import json
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.security.json_web_tokens import (
     KEYS_MAX,
@@ -22,6 +25,17 @@ from headrace.security.json_web_tokens import (
     verify_token,
 )
 from headrace.security.sasl import SaslFailure
+
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["RS256", "none", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+ROWS = ANY_JSON | st.sampled_from(["RSA", "EC", "OKP", "P-256", "Ed25519", "AQAB", "_" * 400])
 
 NOW = 1_800_000_000.0
 RULES = TokenRules("https://issuer", ("headrace",), clock_skew_s=30)
@@ -136,6 +150,18 @@ def test_claims_are_checked(claims: dict[str, Any], reason: str) -> None:
 
 def test_clocks_may_be_apart_a_little() -> None:
     verify_token(token(exp=NOW - 29, nbf=NOW + 29, iat=NOW + 29), KEYS, RULES, NOW)
+
+
+@given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64", "zip"]), ANY_JSON))
+def test_any_header_of_an_unsigned_token_is_refused(header: dict[str, Any]) -> None:
+    with pytest.raises(SaslFailure):
+        verify_token(by_hand(header), KEYS, RULES, NOW)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["kty", "crv", "n", "e", "x", "y", "use"]), ROWS)))
+def test_any_rows_of_a_key_set_are_keys_or_left_out(rows: list[dict[str, Any]]) -> None:
+    with suppress(KeySetError):
+        key_set(*rows)
 
 
 def test_critical_headers_are_refused() -> None:
