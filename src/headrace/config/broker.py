@@ -58,6 +58,7 @@ from headrace.options import (
     one_of,
     options_of,
     setting,
+    suggestion,
 )
 from headrace.types import SecurityProtocol
 
@@ -719,6 +720,7 @@ def _check_listeners(config: BrokerConfig) -> None:
         if protocol.uses_sasl:
             listener_sasl(config, listener.name)
     _check_inter_broker_listener(config)
+    _check_listener_prefixes(config)
     check_node_logins(config)
     for setting_name, wanted in (
         ("controller.listener.names", config.controller_listener_names),
@@ -736,6 +738,28 @@ def _check_listeners(config: BrokerConfig) -> None:
                 )
     elif not {listener.name for listener in config.advertised_listeners} <= names:
         raise ConfigError("advertised.listeners names a listener that listeners does not have")
+
+
+def _check_listener_prefixes(config: BrokerConfig) -> None:
+    """Refuse settings of a listener that nothing else names: they would protect nobody.
+
+    Unlike Kafka: it takes no notice of them.
+    """
+    known = {
+        *(listener.name for listener in config.listeners),
+        *config.controller_listener_names,
+        config.inter_broker_listener,
+        *protocol_map(config.listener_security_protocol_map),
+    }
+    folded = {name.lower() for name in known}
+    for name in config.static:
+        if name.lower().startswith(LISTENER_PREFIX):
+            listener = name[len(LISTENER_PREFIX) :].partition(".")[0]
+            if listener.lower() not in folded:
+                raise ConfigError(
+                    f"{name} is about the listener {listener.upper()}, of which listeners and"
+                    f" listener.security.protocol.map say nothing{suggestion(listener, known)}"
+                )
 
 
 def _check_inter_broker_listener(config: BrokerConfig) -> None:

@@ -231,7 +231,7 @@ def test_what_others_rely_on_is_refused_where_it_is_not_done(name: str, value: s
     "properties",
     [
         {"ssl.protocol": "TLSv1.3", "ssl.provider": "a"},
-        {"listener.name.external.ssl.protocol": "a", "metric.reporters": ""},
+        {"listener.name.plaintext.ssl.protocol": "a", "metric.reporters": ""},
         {"rsm.config.bucket": "a", "rlmm.config.partitions": "5", "early.start.listeners": "A"},
     ],
 )
@@ -270,12 +270,12 @@ def test_accepted_settings_are_described_with_their_values_and_sources() -> None
 
 
 def test_internal_and_prefixed_settings_are_described_where_they_are_given() -> None:
-    names = ("log.initial.task.delay.ms", "listener.name.a.ssl.keystore.password")
+    names = ("log.initial.task.delay.ms", "listener.name.plaintext.ssl.keystore.password")
     assert not set(names) & set(describe_broker(BrokerConfig()))
-    given = {"log.initial.task.delay.ms": "5", "listener.name.a.ssl.keystore.password": "x"}
+    given = {"log.initial.task.delay.ms": "5", "listener.name.plaintext.ssl.keystore.password": "x"}
     described = describe_broker(broker_config(given))
     assert described["log.initial.task.delay.ms"].value == "5"
-    assert described["listener.name.a.ssl.keystore.password"].setting.sensitive
+    assert described["listener.name.plaintext.ssl.keystore.password"].setting.sensitive
 
 
 def test_the_clusters_defaults_are_described_by_themselves() -> None:

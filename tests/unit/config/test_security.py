@@ -51,6 +51,18 @@ def test_the_listener_between_brokers(more: dict[str, str], name: str) -> None:
     assert config.controller_listener == "CONTROLLER"
 
 
+def test_settings_of_a_listener_that_there_is_not_are_refused() -> None:
+    said = refusal(SSL | {"listener.name.insid.ssl.client.auth": "required"})
+    assert "the listener INSID, of which" in said
+    assert "did you mean INSIDE?" in said
+    # One that is named by the map, as of another node, or was taken out of listeners.
+    mapped = SSL["listener.security.protocol.map"] + ",OLD:SSL"
+    broker_config(
+        SSL
+        | {"listener.security.protocol.map": mapped, "listener.name.old.ssl.client.auth": "none"}
+    )
+
+
 def test_contradictions_about_the_listener_between_brokers_are_refused() -> None:
     both = {"security.inter.broker.protocol": "SSL", "inter.broker.listener.name": "SSL"}
     assert "are both given" in refusal(SSL | both)
