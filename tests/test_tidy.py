@@ -73,7 +73,15 @@ TESTS_WITH_PROCESSES = ("tests/compat/", "tests/integration/", "tests/spark/")
 
 # Packages whose modules are named after a thing that another package keeps or decides: the
 # directory says which side of it. Each has such a name once.
-SURFACES = ("broker/handlers/", "cli/", "client/admin/", "config/", "pipelines/", "testing/")
+SURFACES = (
+    "broker/handlers/",
+    "cli/",
+    "client/admin/",
+    "config/",
+    "console/",
+    "pipelines/",
+    "testing/",
+)
 # Names for a role that many packages have a module for; their readers look for it in the package.
 ROLE_MODULES = {"aio", "apis", "errors", "metrics", "options", "records", "types"}
 # Other names that two modules share, with the reason.
@@ -118,6 +126,14 @@ TESTED_ELSEWHERE = {
     "broker/quorum/log_replication.py": "unit/broker/quorum/test_quorum.py",
     "broker/quorum/raft_driver.py": "unit/broker/quorum/test_quorum.py",
     "broker/request.py": "unit/broker/test_authorization.py",
+    "cli/console.py": "integration/console/test_console.py",
+    "console/app.py": "integration/console/test_console.py",
+    "console/cluster_access.py": "integration/console/test_console.py",
+    "console/pages/sign_in.py": "integration/console/test_sign_in.py",
+    "console/protection.py": "integration/console/test_console.py",
+    "console/rendering.py": "integration/console/test_console.py",
+    "console/server.py": "integration/console/test_console.py",
+    "console/viewers.py": "integration/console/test_sign_in.py",
     "cli/acls.py": "integration/test_acls.py",
     "cli/clients.py": "unit/cli/test_reading.py",
     "cli/kafka_words.py": "unit/cli/test_main.py",

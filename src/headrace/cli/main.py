@@ -49,6 +49,7 @@ SUBCOMMANDS = {
     ),
     "reassign": Subcommand("headrace.cli.reassign", "reassign", "Move partitions between brokers."),
     "top": Subcommand("headrace.cli.top", "top", "Watch a cluster live."),
+    "console": Subcommand("headrace.cli.console", "console", "Show a cluster in a browser."),
     "doctor": Subcommand("headrace.cli.doctor", "doctor", "Tell what is wrong with a cluster."),
     "quorum": Subcommand("headrace.cli.quorum", "quorum", "Show and change the controllers."),
     "features": Subcommand("headrace.cli.features", "features", "Show and change feature levels."),

@@ -1,0 +1,200 @@
+"""`headrace console`: the cluster in a browser, served by a process of its own."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace import __version__
+from headrace.cli.connection_settings import connection_properties
+from headrace.cli.options import bootstrap_option, examples
+from headrace.clock import SystemClock
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace.console.app import ConsoleSettings
+    from headrace.console.server import ServerSettings
+
+DEFAULT_PORT = 9080
+EXTRA = "headrace[console]"
+_PACKAGES = ("jinja2", "starlette", "uvicorn")
+
+
+@click.command(
+    short_help="Show a cluster in a browser.",
+    epilog=examples(
+        "headrace console",
+        "headrace console -b broker1:9092,broker2:9092 --pipeline orders.yaml",
+        "headrace console --client-config client.properties",
+        "headrace console --listen 0.0.0.0:9443 --ssl-certfile c.pem --ssl-keyfile k.pem",
+    ),
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=f"127.0.0.1:{DEFAULT_PORT}",
+    show_default=True,
+    help="Where to serve it; port 0 takes any free port.",
+)
+@click.option(
+    "--no-sign-in",
+    is_flag=True,
+    help="Act for everybody as the user of the connection's properties. Without it viewers sign in"
+    " where the cluster has SASL.",
+)
+@click.option(
+    "--ssl-certfile",
+    "certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The certificate of the console, PEM: serve it over HTTPS.",
+)
+@click.option(
+    "--ssl-keyfile",
+    "key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The private key of that certificate, PEM.",
+)
+@click.option(
+    "--ssl-keyfile-password",
+    "key_password",
+    envvar="HEADRACE_CONSOLE_KEY_PASSWORD",
+    metavar="PASSWORD",
+    help="The password of an encrypted key, better given as HEADRACE_CONSOLE_KEY_PASSWORD.",
+)
+@click.option(
+    "--host-name",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which browsers reach it; may be repeated. Others are refused, except addresses,"
+    " localhost and the host of --listen.",
+)
+@click.option(
+    "--proxy",
+    metavar="ADDRESS",
+    help="The address of a proxy in front that speaks TLS, whose X-Forwarded headers are believed.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Serve other machines without a sign-in or without TLS.",
+)
+@click.option(
+    "--pipeline",
+    "pipelines",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="A pipeline that runs on this machine; may be repeated.",
+)
+@click.option(
+    "--pipelines-dir",
+    "directories",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="A directory of checkpoints, of one pipeline or of many; may be repeated.",
+)
+@bootstrap_option
+def console(
+    listen: str,
+    no_sign_in: bool,
+    certificate: Path | None,
+    key: Path | None,
+    key_password: str | None,
+    hosts: tuple[str, ...],
+    proxy: str | None,
+    insecure: bool,
+    pipelines: tuple[Path, ...],
+    directories: tuple[Path, ...],
+    bootstrap: str,
+) -> None:
+    """Serve pages about a cluster, until Ctrl-C: its health, brokers, topics, groups, users.
+
+    It is a client like any other, and shows Apache Kafka too. Where the cluster has SASL, viewers
+    sign in as its users and may do what the ACLs allow these.
+    """
+    if not is_installed():
+        raise ConfigError(
+            "the console needs packages that are not installed",
+            advice=f"install them with `pip install '{EXTRA}'`",
+        )
+    from headrace.console.app import ConsoleSettings  # noqa: PLC0415
+    from headrace.console.cluster_access import ClusterConnection  # noqa: PLC0415
+    from headrace.console.pipeline_runs import PipelineRuns  # noqa: PLC0415
+    from headrace.console.server import ServerSettings  # noqa: PLC0415
+
+    host, port = _address(listen)
+    connection = ClusterConnection(bootstrap, dict(connection_properties()))
+    notes = tuple(map(_notes_of, pipelines))
+    runs = PipelineRuns(notes, directories, SystemClock()) if notes or directories else None
+    settings = ConsoleSettings(
+        connection,
+        signs_in=connection.uses_sasl and not no_sign_in,
+        hosts=(*hosts, host),
+        pipelines=runs,
+    )
+    server = ServerSettings(
+        host, port, certificate, key, key_password, proxy, is_insecure_allowed=insecure
+    )
+    run(settings, server)
+
+
+def run(settings: ConsoleSettings, server: ServerSettings) -> None:
+    """Check the settings, serve, and print where."""
+    from headrace.console.server import bind, is_loopback, serve  # noqa: PLC0415
+
+    server.check(signs_in=settings.signs_in)
+    # Wrong properties are an error now, not of the first viewer.
+    settings.connection.arguments("admin", *(("", "") if settings.signs_in else ()))
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    if server.is_insecure_allowed and not is_loopback(server.host):
+        lacking = " and ".join(
+            words
+            for words, is_lacking in (
+                ("a sign-in", not settings.signs_in),
+                ("TLS", not (server.uses_tls or server.proxy)),
+            )
+            if is_lacking
+        )
+        if lacking:
+            click.echo(
+                f"headrace: the console listens on {server.host} without {lacking}: whoever"
+                " reaches it can read and change the cluster, or listen to those who do",
+                err=True,
+            )
+    with bind(server) as listening:
+        serve(
+            settings,
+            server,
+            listening,
+            lambda url: click.echo(f"headrace {__version__} console at {url}"),
+        )
+
+
+def is_installed() -> bool:
+    """Whether the packages of the console are installed."""
+    from importlib.util import find_spec  # noqa: PLC0415  # Slow, and only needed here.
+
+    return all(find_spec(name) is not None for name in _PACKAGES)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"--listen {text!r} is not of the form HOST:PORT.")
+    return host.strip("[]"), int(port)
+
+
+def _notes_of(file: Path) -> Path:
+    """The directory in which a pipeline's run keeps its state."""
+    # PyYAML takes long to import, and is only needed for pipelines.
+    from headrace.cli.pipeline import load_pipeline  # noqa: PLC0415
+    from headrace.pipelines.locations import notes_directory  # noqa: PLC0415
+
+    return notes_directory(load_pipeline(file))
