@@ -73,7 +73,7 @@ class Sessions:
 
     async def end_expired(self) -> None:
         """Close the sessions that are idle or old."""
-        for session in [one for one in self._sessions.values() if self._is_over(one)]:
+        for session in [old for old in self._sessions.values() if self._is_over(old)]:
             await self.end(session.token)
 
     async def close(self) -> None:
