@@ -104,7 +104,6 @@ TESTED_ELSEWHERE = {
     "broker/authentication.py": "integration/security/test_sasl_connections.py",
     "broker/credential_store.py": "integration/security/test_sasl_clients.py",
     "broker/group_lag.py": "integration/test_metrics.py",
-    "broker/handlers/delegation_tokens.py": "integration/security/test_sasl_clients.py",
     "broker/sasl_exchanges.py": "integration/security/test_sasl_clients.py",
     "broker/token_keys.py": "integration/security/test_sasl_clients.py",
     "cli/top.py": "integration/test_top.py",

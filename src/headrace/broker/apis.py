@@ -8,7 +8,13 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from headrace.broker import forwarding
-from headrace.broker.access import cluster_rules, group_rules, topic_rules, transaction_rules
+from headrace.broker.access import (
+    cluster_rules,
+    group_rules,
+    token_rules,
+    topic_rules,
+    transaction_rules,
+)
 from headrace.broker.access.rules import FREE, AccessRule
 from headrace.broker.handlers import (
     acls,
@@ -231,7 +237,7 @@ SERVED = (
     ServedApi(
         Api.CREATE_DELEGATION_TOKEN,
         delegation_tokens.create_delegation_token,
-        FREE,
+        token_rules.CREATE,
         forwarded=True,
         is_local=delegation_tokens.is_answered_here,
     ),
@@ -252,7 +258,7 @@ SERVED = (
     ServedApi(
         Api.DESCRIBE_DELEGATION_TOKEN,
         delegation_tokens.describe_delegation_token,
-        FREE,
+        token_rules.DESCRIBE,
         audience=_EVERYONE,
         read_only=True,
     ),

@@ -719,6 +719,7 @@ class BrokerServer:
         node = self._node
         # Before anything that may wait: a right that is taken away is gone now.
         follow_acls(node, old, new)
+        self._logins.follow(old, new)
         overrides = new.broker_overrides(node.node_id)
         reconfigured = overrides != old.broker_overrides(node.node_id)
         if not node.config.is_broker:

@@ -11,10 +11,19 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.credential_store import CredentialStore
+from headrace.broker.login_sessions import LoginProof, LoginSessions
 from headrace.broker.node import Node
 from headrace.broker.sasl_exchanges import Exchange, ExchangeParts, new_exchange
-from headrace.config.sasl import ListenerSasl, listener_sasl
+from headrace.config import BrokerConfig
+from headrace.config.sasl import (
+    ListenerSasl,
+    broker_login,
+    controller_login,
+    has_other_nodes,
+    listener_sasl,
+)
 from headrace.errors import ErrorCode, ProtocolError
+from headrace.metadata.image import Image
 from headrace.metrics import catalog
 from headrace.metrics.registry import Family
 from headrace.net.server import Reply, Respond, ServerConnection
@@ -45,11 +54,17 @@ class SaslListener:
     """A listener that serves only who has logged in; `respond` is of all others."""
 
     def __init__(
-        self, node: Node, settings: ListenerSasl, parts: ExchangeParts, respond: Respond
+        self,
+        node: Node,
+        settings: ListenerSasl,
+        parts: ExchangeParts,
+        sessions: LoginSessions,
+        respond: Respond,
     ) -> None:
         self.node = node
         self.settings = settings
         self.parts = parts
+        self.sessions = sessions
         self._respond = respond
         self._now = node.clock.monotonic
 
@@ -95,6 +110,7 @@ class SaslSession:
         "ends_s",
         "identity",
         "is_busy",
+        "proof",
         "takes_bare_tokens",
     )
 
@@ -106,6 +122,7 @@ class SaslSession:
         self._steps = 0
         self._logged_in_s = -_NEVER
         self.identity: SaslIdentity | None = None
+        self.proof: LoginProof | None = None
         self.ends_s = -_NEVER
         self.is_busy = False
         self.takes_bare_tokens = False
@@ -188,16 +205,20 @@ class SaslSession:
         finally:
             self.is_busy = False
         if step.identity is not None:
-            self._log_in(step.identity)
+            self._log_in(step.identity, step.proof)
         return step.message
 
-    def _log_in(self, identity: SaslIdentity) -> None:
+    def _log_in(self, identity: SaslIdentity, proof: LoginProof | None) -> None:
         earlier = self.identity
         if earlier is not None and str(earlier.principal) != str(identity.principal):
             raise SaslFailure(
                 f"{earlier.principal} logged in, and wants to go on as {identity.principal}"
             )
         node, settings, connection = self._listener.node, self._listener.settings, self._connection
+        if connection.closed:
+            return  # While its credential was looked up.
+        if proof is not None and not proof.holds(node.store.image):
+            raise SaslFailure(f"the credential of {identity.principal} was changed meanwhile")
         assert self._mechanism is not None
         now_s = node.clock.monotonic()
         limits_ms = []
@@ -210,11 +231,31 @@ class SaslSession:
         self._exchange = None
         self.takes_bare_tokens = False
         self.identity = identity
+        self._listener.sessions.discard(self)
+        self.proof = proof
+        self._listener.sessions.add(self)
         connection.principal = identity.principal
         connection.authenticated = True
         connection.limit_frames(node.config.socket_request_max_bytes)
         self._count(catalog.AUTHENTICATIONS)
         logger.debug("%s logged in from %s", identity.principal, connection.peer)
+
+    def end_by(self, expires_ms: int) -> None:
+        """Let the login end at a time, if it does not end before."""
+        clock = self._listener.node.clock
+        left_s = max(expires_ms - clock.now_ms(), 0) / 1000
+        self.ends_s = min(self.ends_s, clock.monotonic() + left_s)
+
+    def revoke(self) -> None:
+        """Close the connection, whose credential is no longer valid."""
+        principal = self._connection.principal
+        self.closed()
+        self._connection.abort(f"the credential of {principal} was changed or removed")
+
+    def closed(self) -> None:
+        """Forget the login: the connection is gone."""
+        self._listener.sessions.discard(self)
+        self.proof = None
 
     def _lifetime_ms(self) -> int:
         """Lifetime of the login in milliseconds, for the client; 0 for none, or for no end."""
@@ -234,6 +275,7 @@ class SaslSession:
             failure,
         )
         self._exchange = None
+        self.closed()
         self.identity = None
         self.ends_s = -_NEVER
         self._connection.authenticated = False
@@ -264,13 +306,18 @@ class NodeLogins:
         self._node = node
         self._credentials: CredentialStore | None = None
         self._keys: dict[str, TokenKeys] = {}
+        self._sessions = LoginSessions(_own_users(node.config))
+
+    def follow(self, old: Image, new: Image) -> None:
+        """Close the connections whose credentials a new image does not have."""
+        self._sessions.follow(old, new)
 
     def listener(self, name: str, respond: Respond) -> SaslListener | None:
         """The listener of that name, in front of `respond`; None if it takes no logins."""
         if not self._node.config.protocol_of(name).uses_sasl:
             return None
         parts = self.exchange_parts(name)
-        return SaslListener(self._node, parts.listener, parts, respond)
+        return SaslListener(self._node, parts.listener, parts, self._sessions, respond)
 
     def exchange_parts(self, name: str) -> ExchangeParts:
         """What logins at the listener of that name look things up in; it has SASL."""
@@ -310,3 +357,11 @@ class NodeLogins:
             self._credentials.close()
         for keys in self._keys.values():
             keys.close()
+
+
+def _own_users(config: BrokerConfig) -> frozenset[str]:
+    """The users as which a node logs in at other nodes."""
+    if not has_other_nodes(config):
+        return frozenset()
+    logins = broker_login(config), controller_login(config)
+    return frozenset(login.username for login in logins if login is not None and login.username)

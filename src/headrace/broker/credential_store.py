@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from headrace.broker.login_sessions import LoginProof, TokenKey
 from headrace.broker.node import Node
 from headrace.broker.thread_pools import run_in
 from headrace.config import BrokerConfig
@@ -53,10 +54,18 @@ _SALT_BYTES = 24
 
 
 class FoundCredential(NamedTuple):
-    """A credential to log in with, and the identity it gives; None if it is made up."""
+    """A credential to log in with, and the identity and proof it gives; None if it is made up."""
 
     credential: ScramCredential
     identity: SaslIdentity | None
+    proof: LoginProof | None = None
+
+
+class CheckedPassword(NamedTuple):
+    """The identity of a name and a password; the proof is None for users of the settings."""
+
+    identity: SaslIdentity
+    proof: LoginProof | None
 
 
 def bootstrap_credential(
@@ -109,10 +118,14 @@ class CredentialStore:
 
     async def scram_credential(self, mechanism: ScramMechanism, name: str) -> FoundCredential:
         """The credential of a user, made up if the user has none."""
-        found = await self._looked_up(ScramKey(name, mechanism))
+        key = ScramKey(name, mechanism)
+        found = await self._looked_up(key)
         if found is None:
             return FoundCredential(self._made_up(mechanism, name), None)
-        return FoundCredential(found, SaslIdentity(user(name)))
+        # A bootstrap credential has another salt here than in the metadata log.
+        is_known = self._image.scram_credentials.get(key) == found
+        proof = LoginProof(key, found if is_known else None)
+        return FoundCredential(found, SaslIdentity(user(name)), proof)
 
     async def token_credential(self, mechanism: ScramMechanism, token_id: str) -> FoundCredential:
         """The credential of a delegation token, made up if there is no such token now."""
@@ -124,32 +137,33 @@ class CredentialStore:
         if not secret_key or token is None or token.has_ended(self._node.clock.now_ms()):
             return FoundCredential(self._made_up(mechanism, token_id), None)
         credential = await self._token_credential(mechanism, token, secret_key)
-        return FoundCredential(credential, _identity_of(token))
+        return FoundCredential(credential, _identity_of(token), LoginProof(TokenKey(token_id)))
 
-    async def check_password(self, login: PlainLogin, listener: ListenerSasl) -> SaslIdentity:
+    async def check_password(self, login: PlainLogin, listener: ListenerSasl) -> CheckedPassword:
         """The identity of a name and a password by PLAIN; SaslFailure if they do not fit."""
         known = is_known(login, listener.plain_users)
+        proof = None
         if not known and listener.plain_from_scram:
             # Of users in the settings too, so that they cannot be told from others by the time.
-            fits = await self._is_scram_password(login)
-            known = fits and login.name not in listener.plain_users
+            proof = await self._scram_proof(login)
+            known = proof is not None and login.name not in listener.plain_users
         if not known:
             raise SaslFailure(f"wrong password, or no user {login.name!r}")
-        return SaslIdentity(user(login.name))
+        return CheckedPassword(SaslIdentity(user(login.name)), proof)
 
-    async def _is_scram_password(self, login: PlainLogin) -> bool:
-        """Whether a password is that of a user by SCRAM; without the user it takes as long."""
+    async def _scram_proof(self, login: PlainLogin) -> LoginProof | None:
+        """The proof of a password that a user has by SCRAM; without the user it takes as long."""
         # Every mechanism is tried, whichever the user has: the time tells nothing of it.
         tried = [
             (mechanism, await self.scram_credential(mechanism, login.name))
             for mechanism in ScramMechanism
         ]
-        matches = [
-            await self._hash(password_matches, mechanism, login.password, found.credential)
-            and found.identity is not None
+        proofs = [
+            found.proof
             for mechanism, found in tried
+            if await self._hash(password_matches, mechanism, login.password, found.credential)
         ]
-        return any(matches)
+        return next((proof for proof in proofs if proof is not None), None)
 
     async def _looked_up(self, key: ScramKey) -> ScramCredential | None:
         """The credential under a key; None if nobody has one."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.credential_store import CredentialStore
+from headrace.broker.login_sessions import LoginProof
 from headrace.config.sasl import ListenerSasl
 from headrace.security.sasl import SaslFailure, SaslIdentity
 from headrace.security.sasl_plain import read_login
@@ -16,10 +17,14 @@ _NONCE_BYTES = 24
 
 
 class ExchangeStep(NamedTuple):
-    """The message to send, and the identity once there is nothing left to ask."""
+    """The message to send, and the identity once there is nothing left to ask.
+
+    `proof` is the credential of the metadata log that it was proven with, if it was.
+    """
 
     message: bytes
     identity: SaslIdentity | None = None
+    proof: LoginProof | None = None
 
 
 class Exchange(Protocol):
@@ -56,8 +61,8 @@ class PlainExchange:
 
     async def step(self, message: bytes) -> ExchangeStep:
         login = read_login(message)
-        identity = await self._parts.credentials.check_password(login, self._parts.listener)
-        return ExchangeStep(b"", identity)
+        checked = await self._parts.credentials.check_password(login, self._parts.listener)
+        return ExchangeStep(b"", checked.identity, checked.proof)
 
 
 class ScramExchange:
@@ -68,20 +73,21 @@ class ScramExchange:
         self._parts = parts
         self._server: ScramServer | None = None
         self._identity: SaslIdentity | None = None
+        self._proof: LoginProof | None = None
 
     async def step(self, message: bytes) -> ExchangeStep:
         if self._server is None:
             return ExchangeStep(await self._challenge(message))
         answer = self._server.verify(message)
         assert self._identity is not None, "a made-up credential fits no password"
-        return ExchangeStep(answer, self._identity)
+        return ExchangeStep(answer, self._identity, self._proof)
 
     async def _challenge(self, message: bytes) -> bytes:
         login = read_client_first(message)
         credentials = self._parts.credentials
         find = credentials.token_credential if login.by_token else credentials.scram_credential
         found = await find(self._mechanism, login.name)
-        self._identity = found.identity
+        self._identity, self._proof = found.identity, found.proof
         self._server = ScramServer(
             self._mechanism,
             login,

@@ -57,8 +57,8 @@ _PASSWORD_FILE = click.option(
 def users() -> None:
     """Add, list and delete the users that log in by SCRAM.
 
-    They are kept in the cluster's metadata, as salted hashes of their passwords. A change holds for
-    new logins; a user who is deleted stays connected until `connections.max.reauth.ms` is over.
+    They are kept in the cluster's metadata, as salted hashes of their passwords. Connections
+    of a user who is deleted, or whose password is changed, are closed at once.
     """
 
 

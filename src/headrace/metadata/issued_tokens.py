@@ -48,8 +48,9 @@ class DelegationTokenImage(NamedTuple):
     max_ms: int
     expires_ms: int
 
-    def may_be_renewed_by(self, principal: Principal) -> bool:
-        return principal == self.owner or principal in self.renewers
+    def is_of(self, principal: Principal) -> bool:
+        """Whether a principal is its owner or its requester, or may renew it."""
+        return principal in (self.owner, self.requester) or principal in self.renewers
 
     def has_ended(self, now_ms: int) -> bool:
         return now_ms >= min(self.expires_ms, self.max_ms)
@@ -216,10 +217,10 @@ def _token_to_change(
             found = token
     if found is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "no token has this HMAC")
-    if not found.may_be_renewed_by(requester):
+    if not found.is_of(requester):
         raise KafkaError(
             ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH,
-            f"{requester} is neither owner nor renewer of token {found.token_id}",
+            f"{requester} is neither owner, requester nor renewer of token {found.token_id}",
         )
     if found.has_ended(now_ms):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED, f"token {found.token_id} has expired")

@@ -128,6 +128,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.sending: Histogram | None = None
         self._unread_since_s = 0.0
         # The state of its login, where its listener has one: see `headrace.broker.authentication`.
+        # Its `closed()` is called when the socket is gone.
         self.login: Any = None
         self.last_active = self._loop.time()
         # The time, by `now`, of the last read: the arrival time of the frames it completed.
@@ -162,6 +163,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._unmuting = None
         self._framer.close()
         self._on_close(self)
+        if self.login is not None:
+            self.login.closed()
         self.transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -65,16 +65,21 @@ OPEN_TO_ALL = {
     Api.API_VERSIONS,
     Api.SASL_HANDSHAKE,
     Api.SASL_AUTHENTICATE,
-    Api.CREATE_DELEGATION_TOKEN,
+    # Of a token whose secret the sender has; its owner, requester and renewers may.
     Api.RENEW_DELEGATION_TOKEN,
     Api.EXPIRE_DELEGATION_TOKEN,
-    Api.DESCRIBE_DELEGATION_TOKEN,
     Api.GET_TELEMETRY_SUBSCRIPTIONS,
     Api.PUSH_TELEMETRY,
 }
 # Their handlers ask, since they may be about topics that no request names; they are tested with a
-# broker in tests/integration/test_acls.py.
-ASKED_BY_HANDLERS = {Api.METADATA, Api.FETCH, Api.DESCRIBE_TOPIC_PARTITIONS}
+# broker in tests/integration/test_acls.py. Those of tokens: tests/unit/broker/handlers.
+ASKED_BY_HANDLERS = {
+    Api.METADATA,
+    Api.FETCH,
+    Api.DESCRIBE_TOPIC_PARTITIONS,
+    Api.CREATE_DELEGATION_TOKEN,
+    Api.DESCRIBE_DELEGATION_TOKEN,
+}
 AUTHORIZATION_CODES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,

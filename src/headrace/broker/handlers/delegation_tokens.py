@@ -73,6 +73,9 @@ async def create_delegation_token(
             max_timestamp_ms=_NO_TIMESTAMP,
         )
 
+    code = _refusal(context)
+    if code is not None:
+        return refuse(code)
     may_create = owner == requester or context.may(
         AclOperation.CREATE_TOKENS, AclResourceType.USER, str(owner)
     )
@@ -147,7 +150,7 @@ def describe_delegation_token(
     found = [
         token
         for token in context.node.store.image.delegation_tokens.values()
-        if (owners is None or token.owner in owners) and _may_describe(context, token)
+        if (owners is None or any(map(token.is_of, owners))) and _may_describe(context, token)
     ]
     return DescribeDelegationTokenResponse(tokens=described(found, settings))
 
@@ -198,8 +201,7 @@ def _refusal(context: RequestContext) -> ErrorCode | None:
 def _may_describe(context: RequestContext, token: DelegationTokenImage) -> bool:
     principal = _bare(context.principal)
     return (
-        principal == token.requester
-        or token.may_be_renewed_by(principal)
+        token.is_of(principal)
         or context.sees(AclOperation.DESCRIBE, AclResourceType.DELEGATION_TOKEN, token.token_id)
         or context.sees(AclOperation.DESCRIBE_TOKENS, AclResourceType.USER, str(token.owner))
     )
