@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -90,14 +90,23 @@ def _fetch(jars: Path) -> None:
         Path(unfinished, "jars").rename(jars)
 
 
-def server_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
-    """The settings of a broker that is its own controller, with a listener for each role."""
+def server_properties(
+    directory: Path,
+    port: int,
+    controller_port: int,
+    listeners: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The settings of a broker that is its own controller, with a listener for each role.
+
+    `listeners` are the addresses of further listeners of the broker, by name.
+    """
+    more = "".join(f",{name}://{address}" for name, address in (listeners or {}).items())
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}{more}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}{more}",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": f"{directory}/data",
         "offsets.topic.replication.factor": "1",
@@ -113,7 +122,8 @@ class KafkaBroker:
     """One broker of Apache Kafka that is its own controller, with its own data.
 
     Transactions are of version 2, as in any new cluster, unless `transaction_version` is another.
-    `settings` are added to those of `server_properties`, or replace them.
+    `settings` are added to those of `server_properties`, or replace them; `listeners` are further
+    listeners; `java_options` are of its Java.
     """
 
     def __init__(
@@ -122,9 +132,13 @@ class KafkaBroker:
         *,
         transaction_version: int = 2,
         settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self._directory = directory
         self._settings = dict(settings or {})
+        self._listeners = listeners
+        self._java_options = java_options
         self._transaction_version = transaction_version
         self._process: subprocess.Popen[bytes] | None = None
         self._topics = 0
@@ -139,6 +153,12 @@ class KafkaBroker:
         return self._directory / "data"
 
     @property
+    def pid(self) -> int:
+        """The number of its process; it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> Path:
         """The output of the broker."""
         return self._directory / "kafka.log"
@@ -147,13 +167,16 @@ class KafkaBroker:
         """Start it, with its earlier data if there are any, and return when it answers."""
         properties = self._directory / "server.properties"
         if not properties.exists():
-            settings = server_properties(self._directory, self._port, self._controller_port)
+            settings = server_properties(
+                self._directory, self._port, self._controller_port, self._listeners
+            )
             settings |= self._settings
             properties.write_text("".join(f"{key}={text}\n" for key, text in settings.items()))
             self._format(properties)
         with self.log.open("ab") as log:
+            options = ["-Xmx512m", *self._java_options, "-cp", f"{kafka_jars()}/*"]
             self._process = subprocess.Popen(
-                [java(), "-Xmx512m", "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)],
+                [java(), *options, "kafka.Kafka", str(properties)],
                 stdout=log,
                 stderr=log,
             )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from headrace.testing.broker_log import BrokerLog
 from headrace.testing.ports import hold_port
@@ -12,6 +12,8 @@ from headrace.testing.runners import BrokerProcess
 from tests.compat.apache import apache_kafka
 from tests.compat.differences import Difference, differing, without
 from tools.kafka_broker import server_properties
+
+Asked = TypeVar("Asked")
 
 _START_S_MAX = 60.0
 _STOP_S_MAX = 30.0
@@ -54,7 +56,7 @@ def both_brokers(directory: Path) -> Iterator[tuple[Node, Node]]:
 
 
 def ask_both(
-    ask: Callable[[Node], Mapping[str, str]], brokers: tuple[Node, Node]
+    ask: Callable[[Asked], Mapping[str, str]], brokers: tuple[Asked, Asked]
 ) -> dict[str, Both]:
     """Have a function ask both brokers at the same time; its answers, side by side."""
     with ThreadPoolExecutor(2) as pool:
@@ -85,12 +87,13 @@ def _headrace(directory: Path) -> Iterator[Node]:
     directories = directory / "data", directory / "more"
     directory.mkdir()
     held = hold_port(), hold_port()
-    ports = [port.number for port in held]
+    port, controller_port = (each.number for each in held)
     log = BrokerLog()
     process = BrokerProcess(log, _STOP_S_MAX)
-    process.start(server_properties(directory, *ports) | _settings(directories), None, _START_S_MAX)
+    properties = server_properties(directory, port, controller_port) | _settings(directories)
+    process.start(properties, None, _START_S_MAX)
     try:
-        server, controller = (f"127.0.0.1:{port}" for port in ports)
+        server, controller = f"127.0.0.1:{port}", f"127.0.0.1:{controller_port}"
         yield Node(server, controller, directories)
         process.stop()
     finally:

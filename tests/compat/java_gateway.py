@@ -84,3 +84,11 @@ def java_map(jvm: Any, values: Mapping[str, str]) -> Any:
     for name, value in values.items():
         made.put(name, value)
     return made
+
+
+def java_list(jvm: Any, *items: Any) -> Any:
+    """The items as a java.util.List."""
+    made = jvm.java.util.ArrayList()
+    for item in items:
+        made.add(item)
+    return made
