@@ -37,7 +37,7 @@ PURE_TESTS := tests/unit/test_build.py tests/unit/client/producer $(filter-out \
 # What `make compat`, `make test-spark` and `make check` run.
 ELSEWHERE := $(patsubst %,--ignore=tests/%,compat spark test_tidy.py)
 
-.PHONY: help venv demo up test test-others test-pure test-spark check coverage bench compat pythons docs dist \
+.PHONY: help venv demo up test test-others test-pure test-spark check audit coverage bench compat pythons docs dist \
 	sim soak clean
 
 help: ## List the targets
@@ -82,7 +82,7 @@ test-pure: venv
 	@echo "==> protocol, storage and producer tests, codec build: pure"
 	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) --forked 2 $(ARGS)
 
-check: venv ## Run ruff, mypy, the import contracts and the tidy test
+check: venv ## Run ruff, mypy, the import contracts, the tidy test, and the audit of dependencies
 	@echo "==> ruff"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -92,6 +92,15 @@ check: venv ## Run ruff, mypy, the import contracts and the tidy test
 	@$(BIN)/lint-imports --no-logo
 	@echo "==> tidy"
 	@$(PYTEST) tests/test_tidy.py
+	@echo "==> dependencies"
+	@$(PY) tools/dependency_audit.py
+
+# Not a part of `make check`, which needs no network. --strict: a package that cannot be looked up fails.
+AUDIT := build/audit
+audit: ## Ask the package index for vulnerabilities of every pinned version
+	@test -x $(AUDIT)/bin/pip-audit || { $(PY) -m venv --clear $(AUDIT) && \
+		$(AUDIT)/bin/python -m pip install --quiet -c tools/audit-constraints.txt pip-audit; }
+	@$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt $(ARGS)
 
 # Not a part of `make test`: it takes several times as long. Compiled code leaves no trace, so all is
 # measured uncompiled. A broker that a test kills with SIGKILL takes what it has measured with it.
