@@ -127,6 +127,39 @@ def consume(address: str, *, topic: str, count: int, **settings: Any) -> dict[st
     return {"seconds": seconds, "messages": received, "bytes": size}
 
 
+def find(
+    address: str, *, topic: str, partitions: int, count: int, text: str, **settings: Any
+) -> dict[str, float]:
+    """Look for a text in every message, by librdkafka's batch call and a loop over its messages."""
+    began = time.perf_counter()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 131_072,
+            "fetch.queue.backoff.ms": 1,
+        }
+        | QUIET
+        | settings
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    needle = text.encode()
+    received = hits = 0
+    first = 0.0
+    while received < count:
+        for message in consumer.consume(min(10_000, count - received), 10.0):
+            if message.error():
+                raise SystemExit(str(message.error()))
+            received += 1
+            if needle in (message.value() or b""):
+                hits += 1
+                first = first or time.perf_counter() - began
+    consumer.close()
+    return {"hits": hits, "first": first, "messages": received}
+
+
 def latency(
     address: str, *, topic: str, size: int, rate: int, seconds: float, **settings: Any
 ) -> dict[str, float]:

@@ -98,6 +98,13 @@ def open_consumer(
     """A consumer without a group, which reads from given offsets."""
     from headrace.client.consumer.consumer import Consumer  # noqa: PLC0415
 
+    return Consumer(**consumer_config(bootstrap, timeout_s, isolation))
+
+
+def consumer_config(
+    bootstrap: str, timeout_s: float, isolation: IsolationLevelName
+) -> "ConsumerConfig":
+    """The options of `open_consumer`."""
     _log_nothing()
     config: ConsumerConfig = {
         **from_properties(client_properties("consumer"), "consumer"),
@@ -110,7 +117,7 @@ def open_consumer(
     }
     # A command reads alone: the group of an application's file is not its own.
     config.pop("group_id", None)
-    return Consumer(**config)
+    return config
 
 
 def _log_nothing() -> None:

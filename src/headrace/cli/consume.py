@@ -216,13 +216,14 @@ def consume(
     Records of one partition are printed in the order of their offsets. Ctrl-C ends reading and is
     not a failure.
     """
+    check_format(format_text, as_json)
     if from_beginning and start_text != "beginning":
         raise click.UsageError(f"--from-beginning and --from {start_text} say different things.")
     names = list(dict.fromkeys(topics))
-    form, heading = _choose_format(format_text, as_json, len(names) > 1)
+    form, heading = choose_format(format_text or "value", as_json, len(names) > 1)
     with open_admin(bootstrap, timeout_s) as admin:
         start = parse_start(start_text, now_ms())
-        partitions = _partitions(admin, names, list(dict.fromkeys(numbers)))
+        partitions = partitions_of(admin, names, list(dict.fromkeys(numbers)))
         ranges = find_ranges(admin, partitions, start)
         output = sys.stdout.buffer
         output.write(heading)
@@ -246,14 +247,18 @@ def consume(
         output.flush()
 
 
-def _choose_format(text: str | None, as_json: bool, show_topic: bool) -> tuple[Format, bytes]:
-    """The printer of records, and the header before the first."""
+def check_format(text: str | None, as_json: bool) -> None:
+    """A usage error for `--json` with another `--format`."""
     if as_json and text not in (None, "json"):
         raise click.UsageError("--json and --format say different things.")
+
+
+def choose_format(text: str, as_json: bool, show_topic: bool) -> tuple[Format, bytes]:
+    """The printer of records, and the header before the first."""
     shown = is_terminal()
     if as_json or text == "json":
         return json_shown if shown else json_line, b""
-    if text in (None, "value"):
+    if text == "value":
         return value_shown if shown else value_line, b""
     if text == "table":
         width = shutil.get_terminal_size().columns if shown else None
@@ -263,7 +268,9 @@ def _choose_format(text: str | None, as_json: bool, show_topic: bool) -> tuple[F
     return template_format(text, shown=shown), b""
 
 
-def _partitions(admin: Admin, names: Sequence[str], numbers: Sequence[int]) -> list[TopicPartition]:
+def partitions_of(
+    admin: Admin, names: Sequence[str], numbers: Sequence[int]
+) -> list[TopicPartition]:
     """The chosen partitions of the topics; all of them if none is chosen."""
     chosen = []
     for name, topic in admin.describe_topics(names).items():

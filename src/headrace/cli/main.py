@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     "topics": Subcommand("headrace.cli.topics", "topics", "Create, list, change, delete topics."),
     "produce": Subcommand("headrace.cli.produce", "produce", "Write records to a topic."),
     "consume": Subcommand("headrace.cli.consume", "consume", "Read records from topics."),
+    "search": Subcommand("headrace.cli.search", "search", "Find records by an expression."),
     "groups": Subcommand("headrace.cli.groups", "groups", "Watch and reset consumer groups."),
     "transactions": Subcommand(
         "headrace.cli.transactions", "transactions", "Watch and abort transactions."

@@ -1,0 +1,1 @@
+"""Search through the records of a topic by an expression, on Arrow columns."""
