@@ -3,6 +3,7 @@
 import http.client
 import re
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,7 +190,13 @@ def test_metrics_of_a_secured_broker_need_a_user_with_the_right() -> None:
         assert refused.status == 401
         assert refused.headers["www-authenticate"].startswith("Basic realm=")
         admin = basic(options["sasl_username"], options["sasl_password"])
-        assert ask(url, "/metrics", tls, authorization=admin).status == 200
+        shown = ask(url, "/metrics", tls, authorization=admin)
+        assert shown.status == 200
+        expiry = re.search(
+            r"^headrace_certificate_expiry_\w+{listener=\S+} (.*)$", shown.text, re.M
+        )
+        assert expiry is not None
+        assert float(expiry[1]) > time.time()
         for wrong in (
             basic(options["sasl_username"], "guess"),
             basic("nobody", "x"),

@@ -200,6 +200,9 @@ def test_the_health_check_is_a_command_there_is() -> None:
     subcommand.make_context(command[1], command[2:])
 
 
-@pytest.mark.parametrize("name", [path.name for path in sorted(DEPLOY.iterdir())])
+FILES = [str(path.relative_to(DEPLOY)) for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_every_file_is_told_of(name: str) -> None:
     assert name == "README.md" or f"`{name}`" in (DEPLOY / "README.md").read_text()

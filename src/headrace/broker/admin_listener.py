@@ -91,6 +91,7 @@ class AdminServer:
         tls = security.add_listener(ADMIN_LISTENER) if address.scheme == "https" else None
         port = await self._server.listen(address.host, address.port, tls)
         self._loop_lag.start()
+        self._registry.samples(catalog.CERTIFICATE_EXPIRY, security.certificate_expiries)
         return replace(address, port=port)
 
     def show(self, node: Node, logins: NodeLogins, leaders: BrokerChannels) -> None:

@@ -4,7 +4,7 @@ TLS contexts are made at the start, and made again when their files or settings 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.broker.cluster.channels import NewLink, NodeChannel
@@ -50,6 +50,12 @@ class NodeSecurity:
     def tls_of(self, listener: str) -> ServerTls | None:
         """TLS of a listener; None if it does not speak TLS."""
         return self._listeners.get(listener)
+
+    def certificate_expiries(self) -> Iterator[tuple[tuple[str], float]]:
+        """When the certificates of listeners expire, in seconds since 1970, by listener."""
+        for listener, tls in self._listeners.items():
+            if tls.context.expires_s is not None:
+                yield (listener,), tls.context.expires_s
 
     @property
     def broker_link(self) -> NewLink:

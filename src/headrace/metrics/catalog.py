@@ -109,6 +109,11 @@ CONNECTIONS_CLOSED = _counter(
     "reason",
 )
 TLS_FAILURES = _counter("tls_failures_total", "TLS connections that failed.", "listener")
+CERTIFICATE_EXPIRY = _gauge(
+    "certificate_expiry_timestamp_seconds",
+    "When the certificate of a listener expires, in seconds since 1970.",
+    "listener",
+)
 AUTHENTICATIONS = _counter(
     "authentications_total",
     "Logins that succeeded.",

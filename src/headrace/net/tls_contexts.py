@@ -66,6 +66,8 @@ class TlsContext:
         self._now_s = now_s
         self._signatures = _signatures(settings)
         self._refused: object = None
+        # When its own certificate expires, if it has one, in seconds since 1970.
+        self.expires_s: float | None = None
         self.current = self._make(settings)
 
     def __repr__(self) -> str:
@@ -105,7 +107,7 @@ class TlsContext:
         _set_versions(context, settings)
         if settings.identity is not None:
             pem = load_identity(context, settings.identity)
-            _complain_of_expiry(pem, settings.identity, self._now_s())
+            self.expires_s = _expiry(pem, settings.identity, self._now_s())
         if self._server_side:
             # One ticket is enough to resume a session, and OpenSSL would send two.
             context.num_tickets = 1
@@ -174,8 +176,8 @@ def _openssl_name(suite: str) -> str:
     return "_".join(parts).replace("_", "-")
 
 
-def _complain_of_expiry(pem: bytes, store: Store, now_s: float) -> None:
-    """Log that a certificate is out of its time, or soon will be: peers will refuse it."""
+def _expiry(pem: bytes, store: Store, now_s: float) -> float:
+    """When a certificate expires. A line in the log if peers will refuse it now or soon."""
     from cryptography import x509  # noqa: PLC0415  # Only nodes and clients with TLS need it.
 
     certificate = x509.load_pem_x509_certificates(pem)[0]
@@ -187,6 +189,7 @@ def _complain_of_expiry(pem: bytes, store: Store, now_s: float) -> None:
         logger.error("the certificate in %r is not valid before %s", store, _utc(begins_s))
     elif ends_s - now_s < _EXPIRES_SOON_S:
         logger.warning("the certificate in %r expires at %s; renew it", store, _utc(ends_s))
+    return ends_s
 
 
 def _utc(seconds: float) -> str:
