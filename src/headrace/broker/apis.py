@@ -40,18 +40,6 @@ from headrace.broker.handlers import (
     transactions,
     write_txn_markers,
 )
-from headrace.broker.handlers import (
-    metadata as cluster,
-)
-from headrace.broker.handlers import (
-    topics as reassignments,
-)
-from headrace.broker.handlers import (
-    transactions as describe_producers,
-)
-from headrace.broker.handlers import (
-    transactions as init_producer_id,
-)
 from headrace.broker.request import Handler
 from headrace.config import BrokerConfig
 from headrace.protocol.apis import Api
@@ -163,7 +151,7 @@ SERVED = (
     ),
     ServedApi(Api.DELETE_RECORDS, log_offsets.delete_records, topic_rules.DELETE_RECORDS),
     ServedApi(
-        Api.INIT_PRODUCER_ID, init_producer_id.init_producer_id, transaction_rules.INIT_PRODUCER_ID
+        Api.INIT_PRODUCER_ID, transactions.init_producer_id, transaction_rules.INIT_PRODUCER_ID
     ),
     ServedApi(
         Api.OFFSET_FOR_LEADER_EPOCH,
@@ -275,13 +263,13 @@ SERVED = (
     ),
     ServedApi(
         Api.ALTER_PARTITION_REASSIGNMENTS,
-        reassignments.alter_reassignments,
+        topics.alter_reassignments,
         cluster_rules.ALTER,
         forwarded=True,
     ),
     ServedApi(
         Api.LIST_PARTITION_REASSIGNMENTS,
-        reassignments.list_reassignments,
+        topics.list_reassignments,
         cluster_rules.DESCRIBE,
         forwarded=True,
         read_only=True,
@@ -361,7 +349,7 @@ SERVED = (
     ),
     ServedApi(
         Api.DESCRIBE_CLUSTER,
-        cluster.describe_cluster,
+        metadata.describe_cluster,
         cluster_rules.DESCRIBE_CLUSTER,
         audience=_EVERYONE,
         read_only=True,
@@ -369,7 +357,7 @@ SERVED = (
     ),
     ServedApi(
         Api.DESCRIBE_PRODUCERS,
-        describe_producers.describe_producers,
+        transactions.describe_producers,
         topic_rules.DESCRIBE_PRODUCERS,
         read_only=True,
     ),

@@ -1,6 +1,8 @@
 """The APIs of the protocol, and the encoding of requests and responses with their headers.
 
-`Api` is the only list of APIs: key, versions and fields are those of the message classes.
+`Api` is the list of APIs: key, versions and fields are those of the message classes, one module for
+each API in `protocol/messages`, where a new version begins. Handlers and rights of the APIs that a
+node serves are in `broker/apis.py`, where a new API begins.
 """
 
 from collections.abc import Iterable

@@ -3,7 +3,9 @@
 A rule takes the resources that the sender has no right to out of a request, so that its handler
 never sees them, and puts their error codes into the handler's response. Where a right is missing
 for the request as a whole, the rule answers in the handler's place. The error codes and their
-places are those of Apache Kafka 4.3.
+places are those of Apache Kafka 4.3. Here is what all rules have in common; the rules themselves
+are in `topic_rules`, `group_rules`, `transaction_rules` and `cluster_rules`, and `broker/apis.py`
+says which API has which.
 """
 
 from collections.abc import Callable, Iterable
