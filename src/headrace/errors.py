@@ -265,7 +265,7 @@ class CorruptBatch(HeadraceError):
     """A record batch with contradictory or damaged bytes."""
 
 
-class SealedRecords(CorruptBatch):
+class EncryptedRecords(CorruptBatch):
     """The records of a batch are encrypted, and whoever reads them did not open them."""
 
 

@@ -15,7 +15,7 @@ from headrace.broker.access import (
     topic_rules,
     transaction_rules,
 )
-from headrace.broker.access.rules import FREE, AccessRule
+from headrace.broker.access.rules import NO_RIGHT_NEEDED, AccessRule
 from headrace.broker.handlers import (
     acls,
     api_versions,
@@ -122,7 +122,7 @@ SERVED = (
     ServedApi(
         Api.SASL_HANDSHAKE,
         sasl.handshake,
-        FREE,
+        NO_RIGHT_NEEDED,
         audience=_EVERYONE,
         read_only=True,
         before_ready=True,
@@ -130,7 +130,7 @@ SERVED = (
     ServedApi(
         Api.API_VERSIONS,
         api_versions.api_versions,
-        FREE,
+        NO_RIGHT_NEEDED,
         audience=_EVERYONE,
         read_only=True,
         before_ready=True,
@@ -210,7 +210,7 @@ SERVED = (
     ServedApi(
         Api.SASL_AUTHENTICATE,
         sasl.authenticate,
-        FREE,
+        NO_RIGHT_NEEDED,
         audience=_EVERYONE,
         read_only=True,
         before_ready=True,
@@ -232,14 +232,14 @@ SERVED = (
     ServedApi(
         Api.RENEW_DELEGATION_TOKEN,
         delegation_tokens.renew_delegation_token,
-        FREE,
+        NO_RIGHT_NEEDED,
         forwarded=True,
         is_local=delegation_tokens.is_answered_here,
     ),
     ServedApi(
         Api.EXPIRE_DELEGATION_TOKEN,
         delegation_tokens.expire_delegation_token,
-        FREE,
+        NO_RIGHT_NEEDED,
         forwarded=True,
         is_local=delegation_tokens.is_answered_here,
     ),
@@ -395,8 +395,8 @@ SERVED = (
         audience=_CONTROLLERS,
         quota=QuotaClass.NONE,
     ),
-    ServedApi(Api.GET_TELEMETRY_SUBSCRIPTIONS, telemetry.get_subscriptions, FREE),
-    ServedApi(Api.PUSH_TELEMETRY, telemetry.push, FREE),
+    ServedApi(Api.GET_TELEMETRY_SUBSCRIPTIONS, telemetry.get_subscriptions, NO_RIGHT_NEEDED),
+    ServedApi(Api.PUSH_TELEMETRY, telemetry.push, NO_RIGHT_NEEDED),
     ServedApi(
         Api.ASSIGN_REPLICAS_TO_DIRS,
         controller.assign_replicas_to_dirs,

@@ -81,7 +81,7 @@ class Dispatcher:
                     self._node, bytes(frame), connection.peer_host, connection.principal
                 )
                 if charge is not None:
-                    pending = self._wait_as_told(charge, header, pending)
+                    pending = self._wait_for_throttle(charge, header, pending)
             else:
                 response = self._handle(row, connection, header, frame, arrived_s, charge)
                 if charge is not None:
@@ -192,7 +192,7 @@ class Dispatcher:
             charge.fetched(response, now)
         charge.answer(response, now)
 
-    async def _wait_as_told(
+    async def _wait_for_throttle(
         self, charge: RequestCharge, header: RequestHeader, pending: Awaitable[Reply]
     ) -> Reply:
         """Have a client wait as long as the controller's answer to its request says."""

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from headrace.broker.fetch_sessions import FetchSession, ReadLimit, SessionPartition
+from headrace.broker.fetch_sessions import FetchIsolation, FetchSession, SessionPartition
 from headrace.broker.replication.partition import Partition
 from headrace.storage.files import Block
 from headrace.types import Buffer
@@ -153,7 +153,7 @@ class FetchPurgatory:
     def appended(self, partition: Partition, byte_count: int) -> None:
         """Count appended bytes, which followers can read."""
         for read in tuple(self._reads[partition]):
-            if read.limit is ReadLimit.LOG_END:
+            if read.limit is FetchIsolation.LOG_END:
                 fetch = self._fetch_of(read)
                 if fetch is not None:
                     fetch.count_bytes(byte_count)
@@ -164,9 +164,9 @@ class FetchPurgatory:
             fetch = self._fetch_of(read)
             if fetch is None:
                 continue
-            if read.limit is ReadLimit.HIGH_WATERMARK:
+            if read.limit is FetchIsolation.HIGH_WATERMARK:
                 fetch.count_bytes(byte_count)
-            elif read.limit is ReadLimit.LAST_STABLE:
+            elif read.limit is FetchIsolation.LAST_STABLE:
                 _count_stable(fetch, read, partition, byte_count)
             elif read.session is not None:
                 fetch.wake_soon()
@@ -175,7 +175,11 @@ class FetchPurgatory:
         """Send the new log start offset soon to followers that have a session."""
         for read in tuple(self._reads[partition]):
             fetch = self._fetch_of(read)
-            if fetch is not None and read.session is not None and read.limit is ReadLimit.LOG_END:
+            if (
+                fetch is not None
+                and read.session is not None
+                and read.limit is FetchIsolation.LOG_END
+            ):
                 fetch.wake_soon()
 
     def changed(self, partition: Partition) -> None:

@@ -33,7 +33,7 @@ _EPOCH_MAX = 2**31 - 1
 _PARTITIONS_MAX = 200_000
 
 
-class ReadLimit(Enum):
+class FetchIsolation(Enum):
     """The offset up to which a reader may read a log."""
 
     LOG_END = "log end"  # A follower.
@@ -69,7 +69,7 @@ class SessionPartition:
     leader_epoch: int
     last_fetched_epoch: int
     log_start_offset: int = -1
-    limit: ReadLimit = ReadLimit.HIGH_WATERMARK
+    limit: FetchIsolation = FetchIsolation.HIGH_WATERMARK
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     # For a READ_COMMITTED reader: the last stable offset when the partition was last read, and

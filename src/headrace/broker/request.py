@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Of a request that is to be answered by others than its handler: the answer in its place, or the
 # additions to its answer. None if everything is allowed.
-Verdict: TypeAlias = Message | Callable[[Any], None] | None
+Denial: TypeAlias = Message | Callable[[Any], None] | None
 
 
 class RequestContext:

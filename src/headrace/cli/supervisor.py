@@ -155,12 +155,12 @@ class SupervisedProcess:
             if self._stopping.is_set():
                 return
             if not self.is_ready:
-                self._say(f"ended {_how(status)} before it was ready")
+                self._say(f"ended {exit_text(status)} before it was ready")
                 return
             failures = 0 if time.monotonic() - begun > _STEADY_S else failures
             delay_s = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
             failures += 1
-            self._say(f"ended {_how(status)}; starts again in {delay_s:g} s")
+            self._say(f"ended {exit_text(status)}; starts again in {delay_s:g} s")
             await self._sleep(delay_s)
 
     async def stop(self) -> None:
@@ -237,7 +237,7 @@ class SupervisedProcess:
         sys.stderr.write(f"{self._member.name} {line}\n")
 
 
-def _how(status: int) -> str:
+def exit_text(status: int) -> str:
     return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
 

@@ -13,7 +13,7 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.protocol.batch import HEADER_SIZE, NO_PRODUCER_ID, TRANSACTIONAL_BIT
-from headrace.protocol.compression import compress, seal
+from headrace.protocol.compression import compress, write_header
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_Resize
@@ -231,7 +231,7 @@ class BatchBuilder:
                 else:
                     with whole[: self.size_bytes] as written:
                         batch = bytearray(written)
-        seal(
+        write_header(
             batch,
             base_offset=0,
             leader_epoch=-1,

@@ -20,7 +20,7 @@ from headrace.protocol.batch import (
     TRANSACTIONAL_BIT,
     byte_view,
 )
-from headrace.protocol.compression import compress, seal
+from headrace.protocol.compression import compress, write_header
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_Resize
@@ -475,7 +475,7 @@ def encode_columns(
             compressed = compress(compression, records, level)
         batch = bytearray(HEADER_SIZE)
         batch += compressed
-    seal(
+    write_header(
         batch,
         base_offset=base_offset,
         leader_epoch=leader_epoch,

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import cramjam
 
-from headrace.errors import CorruptBatch, SealedRecords
+from headrace.errors import CorruptBatch, EncryptedRecords
 from headrace.protocol.batch import (
     CODEC_BITS,
     HEADER_SIZE,
@@ -225,7 +225,7 @@ def record_bytes(
     if end > len(view):
         raise CorruptBatch(f"batch of {header.size} bytes is cut off")
     if header.is_encrypted:
-        raise SealedRecords(
+        raise EncryptedRecords(
             f"the records of offsets {header.base_offset} to {header.last_offset} are encrypted"
         )
     compressed = view[header.position + HEADER_SIZE : end]
@@ -235,7 +235,7 @@ def record_bytes(
     return decompress(header.compression, compressed, max_bytes, scratch)
 
 
-def seal(
+def write_header(
     batch: bytearray,
     *,
     base_offset: int,
@@ -280,7 +280,7 @@ def recompress(
     """A copy of a batch under another codec, with new length and CRC."""
     batch = bytearray(HEADER_SIZE)
     batch += compress(compression, record_bytes(buffer, header, max_bytes), level)
-    seal(
+    write_header(
         batch,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,

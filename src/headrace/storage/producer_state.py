@@ -93,7 +93,9 @@ class OpenTransactions:
 # batch is written. So a producer can retry after a failed write.
 
 
-BATCHES_MAX = 5  # As many as a producer may have in flight, so any of them may be retried.
+REMEMBERED_BATCHES_MAX = (
+    5  # As many as a producer may have in flight, so any of them may be retried.
+)
 REFUSED_MAX = 1000  # Unknown producers of a log whose refused batches are remembered.
 SNAPSHOT_VERSION = 1
 
@@ -272,7 +274,10 @@ class ProducerStates:
         producer = self._by_id.get(marker.producer_id)
         if producer is None:
             return
-        if self.is_late(marker, transaction_version) or marker.producer_epoch < producer.epoch:
+        if (
+            self.is_duplicate_marker(marker, transaction_version)
+            or marker.producer_epoch < producer.epoch
+        ):
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {marker.producer_id} has epoch {producer.epoch}, the marker"
@@ -285,7 +290,7 @@ class ProducerStates:
                 f" {producer.coordinator_epoch}, this one is of {marker.coordinator_epoch}",
             )
 
-    def is_late(self, marker: Marker, transaction_version: int) -> bool:
+    def is_duplicate_marker(self, marker: Marker, transaction_version: int) -> bool:
         """Whether a marker is of the transaction before the open transaction.
 
         Under version 2 every transaction has its own epoch, and its marker has the next epoch. So a
@@ -361,7 +366,7 @@ class ProducerStates:
         if header.base_sequence < 0:
             return
         batches = producer.batches
-        if len(batches) == BATCHES_MAX:
+        if len(batches) == REMEMBERED_BATCHES_MAX:
             del batches[0]
         batches.append(
             RecentBatch(
@@ -522,7 +527,7 @@ class ProducerStates:
         if last_sequence >= 0:
             first_sequence = (last_sequence - offset_delta) % _SEQUENCES
             base_offset = last_offset - offset_delta
-            if len(producer.batches) == BATCHES_MAX:
+            if len(producer.batches) == REMEMBERED_BATCHES_MAX:
                 del producer.batches[0]
             producer.batches.append(
                 RecentBatch(first_sequence, last_sequence, base_offset, last_offset, timestamp)

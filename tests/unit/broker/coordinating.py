@@ -28,10 +28,10 @@ class FakePeers:
         self.here: int | None = None
         self.answer_here: Callable[[Message], Any] | None = None
 
-    def is_here(self, broker_id: int) -> bool:
+    def is_self(self, broker_id: int) -> bool:
         return broker_id == self.here
 
-    def ask_here(self, request: Message) -> Any:
+    def answer_locally(self, request: Message) -> Any:
         assert self.here is not None
         if self.answer_here is not None:
             return self.answer_here(request)

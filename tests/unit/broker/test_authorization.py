@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.access.rules import FREE, LEFT_OUT, NeededRight
+from headrace.broker.access.rules import LEFT_OUT, NO_RIGHT_NEEDED, NeededRight
 from headrace.broker.apis import SERVED, ServedApi
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.forwarding import (
@@ -242,7 +242,7 @@ def requests_for(api: Api) -> Iterator[tuple[Message, int]]:
 
 
 def test_only_these_apis_are_open_to_all() -> None:
-    assert {row.api for row in SERVED if row.access == FREE} == OPEN_TO_ALL
+    assert {row.api for row in SERVED if row.access == NO_RIGHT_NEEDED} == OPEN_TO_ALL
     asked = {row.api for row in SERVED if row.access.rights and row.access.check is None}
     assert asked == ASKED_BY_HANDLERS
 

@@ -9,14 +9,18 @@ import pytest
 import uvloop
 
 from headrace.broker.fetch_purgatory import DelayedFetch, FetchPurgatory
-from headrace.broker.fetch_sessions import FetchSession, ReadLimit, SessionPartition
+from headrace.broker.fetch_sessions import FetchIsolation, FetchSession, SessionPartition
 from headrace.broker.replication.partition import Partition
 
 LONG_S = 3600.0
-FOLLOWER, CONSUMER, STABLE = ReadLimit.LOG_END, ReadLimit.HIGH_WATERMARK, ReadLimit.LAST_STABLE
+FOLLOWER, CONSUMER, STABLE = (
+    FetchIsolation.LOG_END,
+    FetchIsolation.HIGH_WATERMARK,
+    FetchIsolation.LAST_STABLE,
+)
 
 
-def read(index: int = 0, limit: ReadLimit = CONSUMER) -> SessionPartition:
+def read(index: int = 0, limit: FetchIsolation = CONSUMER) -> SessionPartition:
     return SessionPartition("t", b"", index, 0, 1000, -1, -1, limit=limit)
 
 
@@ -55,7 +59,7 @@ async def end(*fetches: DelayedFetch) -> None:
 
 
 @pytest.mark.parametrize("limit", [FOLLOWER, CONSUMER])
-def test_a_fetch_waits_for_the_bytes_that_its_reader_can_get(limit: ReadLimit) -> None:
+def test_a_fetch_waits_for_the_bytes_that_its_reader_can_get(limit: FetchIsolation) -> None:
     async def test(purgatory: FetchPurgatory) -> None:
         first, second = make_partition(), make_partition()
         fetch = purgatory.park([(read(0, limit), first), (read(1, limit), second)], 100, LONG_S)

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from headrace.broker.fetch_purgatory import FetchPurgatory
-from headrace.broker.fetch_sessions import FetchSession, FetchSessions, ReadLimit
+from headrace.broker.fetch_sessions import FetchIsolation, FetchSession, FetchSessions
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import (
@@ -180,7 +180,7 @@ class Setting:
         plan.respond([data(0, watermark=5), data(1, watermark=7)])
         assert plan.session is not None
         if replica >= 0:
-            plan.partitions[0].limit = ReadLimit.LOG_END
+            plan.partitions[0].limit = FetchIsolation.LOG_END
         assert plan.session.mark_up_to_date(plan.partitions[0])
         self.purgatory.watch(self.partition, plan.partitions[0])
         return plan.session

@@ -23,7 +23,7 @@ from headrace.protocol.batch import (
     has_sound_rest,
     renumber,
 )
-from headrace.protocol.compression import Compression, compress, seal
+from headrace.protocol.compression import Compression, compress, write_header
 from headrace.protocol.records import (
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -111,7 +111,7 @@ def sealed(payload: bytes, count: int = 1, **fields: int) -> bytearray:
         "base_sequence": -1,
         "record_count": count,
     }
-    seal(batch, **(header | fields))
+    write_header(batch, **(header | fields))
     return batch
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import ChangedBatch, CorruptBatch, MissingKey, SealedRecords
+from headrace.errors import ChangedBatch, CorruptBatch, EncryptedRecords, MissingKey
 from headrace.protocol.batch import first_encrypted, renew_checksum
 from headrace.protocol.records import (
     BatchHeader,
@@ -54,7 +54,7 @@ def test_the_header_stays_readable_and_the_checksum_is_of_the_sealed_bytes() -> 
     check_batch(batch, header)
     assert b"a secret" not in batch
     assert check_value_of(batch, header) == OLD.check_value
-    with pytest.raises(SealedRecords):
+    with pytest.raises(EncryptedRecords):
         decode_rows(batch, header)
 
 

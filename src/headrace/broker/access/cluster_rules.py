@@ -9,11 +9,11 @@ from headrace.broker.access.rules import (
     NeededRight,
     of_cluster,
     refuse_whole,
+    remove_denied,
     right,
-    take_denied,
     with_refused,
 )
-from headrace.broker.request import RequestContext, Verdict
+from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode
 from headrace.metadata.image import ConfigResourceType
 from headrace.protocol.messages import (
@@ -70,8 +70,8 @@ def _config_right(
 
 
 def _of_configs(operation: AclOperation, field: str, result_class: type[Any]) -> AccessRule:
-    def check(context: RequestContext, request: Any) -> Verdict:
-        denied = take_denied(
+    def check(context: RequestContext, request: Any) -> Denial:
+        denied = remove_denied(
             request,
             "resources",
             lambda resource: context.may(*_config_right(operation, resource)),
@@ -256,7 +256,7 @@ ALTER_USER_SCRAM_CREDENTIALS = of_cluster(AclOperation.ALTER, _refuse_credential
 # -- DescribeCluster
 
 
-def _check_describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> Verdict:
+def _check_describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> Denial:
     if context.listener not in context.node.config.controller_listener_names:
         return None
     if context.may(AclOperation.ALTER, _CLUSTER, CLUSTER_NAME):

@@ -10,11 +10,11 @@ from headrace.broker.access.rules import (
     AccessRule,
     may_topic,
     refuse_whole,
+    remove_denied,
     right,
-    take_denied,
     with_refused,
 )
-from headrace.broker.request import RequestContext, Verdict
+from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode
 from headrace.protocol.messages import (
     delete_groups,
@@ -38,7 +38,7 @@ _FETCH_GROUPS_SINCE = 8
 # -- Membership
 
 
-def _check_member(context: RequestContext, request: Any) -> Verdict:
+def _check_member(context: RequestContext, request: Any) -> Denial:
     if context.may(AclOperation.READ, _GROUP, request.group_id):
         return None
     return refuse_whole(context, _GROUP_DENIED)
@@ -52,8 +52,8 @@ MEMBER = AccessRule((right(AclOperation.READ, _GROUP),), _check_member)
 
 def _check_describe(
     context: RequestContext, request: describe_groups.DescribeGroupsRequest
-) -> Verdict:
-    denied = take_denied(
+) -> Denial:
+    denied = remove_denied(
         request, "groups", lambda group: context.may(AclOperation.DESCRIBE, _GROUP, group)
     )
     refused = [
@@ -66,7 +66,7 @@ def _check_describe(
 DESCRIBE_GROUPS = AccessRule((right(AclOperation.DESCRIBE, _GROUP, EACH_GROUP),), _check_describe)
 
 
-def _check_list(context: RequestContext, request: list_groups.ListGroupsRequest) -> Verdict:
+def _check_list(context: RequestContext, request: list_groups.ListGroupsRequest) -> Denial:
     if context.sees(AclOperation.DESCRIBE, _CLUSTER, CLUSTER_NAME):
         return None
 
@@ -86,8 +86,8 @@ LIST_GROUPS = AccessRule(
 )
 
 
-def _check_delete(context: RequestContext, request: delete_groups.DeleteGroupsRequest) -> Verdict:
-    denied = take_denied(
+def _check_delete(context: RequestContext, request: delete_groups.DeleteGroupsRequest) -> Denial:
+    denied = remove_denied(
         request, "groups_names", lambda group: context.may(AclOperation.DELETE, _GROUP, group)
     )
     refused = [
@@ -103,10 +103,10 @@ DELETE_GROUPS = AccessRule((right(AclOperation.DELETE, _GROUP, EACH_GROUP),), _c
 # -- Offsets
 
 
-def _check_commit(context: RequestContext, request: offset_commit.OffsetCommitRequest) -> Verdict:
+def _check_commit(context: RequestContext, request: offset_commit.OffsetCommitRequest) -> Denial:
     if context.may(AclOperation.READ, _GROUP, request.group_id):
         code = _TOPIC_DENIED
-        denied = take_denied(
+        denied = remove_denied(
             request, "topics", lambda topic: may_topic(context, AclOperation.READ, topic)
         )
     else:
@@ -139,7 +139,7 @@ OFFSET_COMMIT = AccessRule(
 )
 
 
-def _check_fetch(context: RequestContext, request: offset_fetch.OffsetFetchRequest) -> Verdict:
+def _check_fetch(context: RequestContext, request: offset_fetch.OffsetFetchRequest) -> Denial:
     if context.version >= _FETCH_GROUPS_SINCE:
         return _check_fetch_of_groups(context, request)
     if not context.may(AclOperation.DESCRIBE, _GROUP, request.group_id):
@@ -151,7 +151,7 @@ def _check_fetch(context: RequestContext, request: offset_fetch.OffsetFetchReque
         return response
     if request.topics is None:
         return lambda response: _leave_out(context, response)
-    denied = take_denied(
+    denied = remove_denied(
         request, "topics", lambda topic: may_topic(context, AclOperation.DESCRIBE, topic)
     )
     refused = [_refused_offsets(topic, _TOPIC_DENIED) for topic in denied]
@@ -181,8 +181,8 @@ def _leave_out(context: RequestContext, holder: Any) -> None:
 
 def _check_fetch_of_groups(
     context: RequestContext, request: offset_fetch.OffsetFetchRequest
-) -> Verdict:
-    denied = take_denied(
+) -> Denial:
+    denied = remove_denied(
         request, "groups", lambda group: context.may(AclOperation.DESCRIBE, _GROUP, group.group_id)
     )
     refused_groups = [
@@ -195,7 +195,7 @@ def _check_fetch_of_groups(
         if group.topics is None:
             everything.add(group.group_id)
         else:
-            refused_topics[group.group_id] = take_denied(
+            refused_topics[group.group_id] = remove_denied(
                 group, "topics", lambda topic: may_topic(context, AclOperation.DESCRIBE, topic)
             )
 
@@ -246,10 +246,10 @@ OFFSET_FETCH = AccessRule(
 
 def _check_offset_delete(
     context: RequestContext, request: offset_delete.OffsetDeleteRequest
-) -> Verdict:
+) -> Denial:
     if not context.may(AclOperation.DELETE, _GROUP, request.group_id):
         return refuse_whole(context, _GROUP_DENIED)
-    denied = take_denied(
+    denied = remove_denied(
         request, "topics", lambda topic: may_topic(context, AclOperation.READ, topic)
     )
     refused = [
@@ -297,7 +297,7 @@ _KEY_DENIED = {
 
 def _check_find(
     context: RequestContext, request: find_coordinator.FindCoordinatorRequest
-) -> Verdict:
+) -> Denial:
     code = _KEY_DENIED.get(request.key_type, _GROUP_DENIED)
 
     def may_find(key: str) -> bool:
@@ -309,7 +309,7 @@ def _check_find(
         return find_coordinator.FindCoordinatorResponse(
             error_code=code, error_message=None, node_id=-1, port=-1
         )
-    denied = take_denied(request, "coordinator_keys", may_find)
+    denied = remove_denied(request, "coordinator_keys", may_find)
     refused = [
         find_coordinator.Coordinator(
             key=key, node_id=-1, port=-1, error_code=code, error_message=None

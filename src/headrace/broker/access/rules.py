@@ -3,15 +3,15 @@
 A rule takes the resources that the sender has no right to out of a request, so that its handler
 never sees them, and puts their error codes into the handler's response. Where a right is missing
 for the request as a whole, the rule answers in the handler's place. The error codes and their
-places are those of Apache Kafka 4.3. Here is what all rules have in common; the rules themselves
-are in `topic_rules`, `group_rules`, `transaction_rules` and `cluster_rules`, and `broker/apis.py`
-says which API has which.
+places are those of Apache Kafka 4.3. Here is what all rules have in common; the rules are
+in `topic_rules`, `group_rules`, `transaction_rules`, `token_rules` and `cluster_rules`, and
+`broker/apis.py` says which API has which.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from headrace.broker.request import RequestContext, Verdict
+from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode
 from headrace.protocol.schema import Message
 from headrace.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
@@ -52,7 +52,7 @@ class NeededRight(NamedTuple):
     alternatives: tuple[Alternative, ...] = ()
 
 
-Check: TypeAlias = Callable[[RequestContext, Any], Verdict]
+Check: TypeAlias = Callable[[RequestContext, Any], Denial]
 
 
 class AccessRule(NamedTuple):
@@ -63,7 +63,7 @@ class AccessRule(NamedTuple):
 
 
 # For everybody: requests before and for authentication, and about the sender itself.
-FREE = AccessRule()
+NO_RIGHT_NEEDED = AccessRule()
 
 
 def right(
@@ -101,7 +101,7 @@ def of_cluster(
     """A right to the cluster, without which a request is refused as a whole."""
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-    def check(context: RequestContext, request: Any) -> Verdict:
+    def check(context: RequestContext, request: Any) -> Denial:
         if context.may(operation, AclResourceType.CLUSTER, CLUSTER_NAME):
             return None
         if refusal is None:
@@ -111,7 +111,7 @@ def of_cluster(
     return AccessRule((right(operation, AclResourceType.CLUSTER, place),), check)
 
 
-def take_denied(holder: Any, field: str, is_allowed: Callable[[Any], bool]) -> list[Any]:
+def remove_denied(holder: Any, field: str, is_allowed: Callable[[Any], bool]) -> list[Any]:
     """Take the items that are not allowed out of a list of a request, and return them."""
     items = getattr(holder, field)
     if not items:
@@ -127,7 +127,7 @@ def take_denied(holder: Any, field: str, is_allowed: Callable[[Any], bool]) -> l
 
 def with_refused(
     context: RequestContext, field: str, refused: Iterable[Any], *, anything_left: bool
-) -> Verdict:
+) -> Denial:
     """The verdict that adds results to a list of the response, or answers with them alone."""
     results = list(refused)
     if not results:

@@ -13,11 +13,11 @@ from headrace.broker.access.rules import (
     AccessRule,
     NeededRight,
     may_topic,
+    remove_denied,
     right,
-    take_denied,
     with_refused,
 )
-from headrace.broker.request import RequestContext, Verdict
+from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.protocol.messages import (
     create_partitions,
@@ -52,7 +52,7 @@ def _refused_batches(
     )
 
 
-def _check_produce(context: RequestContext, request: produce.ProduceRequest) -> Verdict:
+def _check_produce(context: RequestContext, request: produce.ProduceRequest) -> Denial:
     transactional_id = request.transactional_id
     code = _DENIED
     if transactional_id is not None and not context.may(
@@ -61,7 +61,7 @@ def _check_produce(context: RequestContext, request: produce.ProduceRequest) -> 
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         denied, request.topic_data = request.topic_data, []
     else:
-        denied = take_denied(
+        denied = remove_denied(
             request, "topic_data", lambda topic: may_topic(context, AclOperation.WRITE, topic)
         )
     if denied and request.acks == 0:
@@ -74,7 +74,7 @@ def _check_produce(context: RequestContext, request: produce.ProduceRequest) -> 
     )
 
 
-def _close_after(context: RequestContext, code: ErrorCode, *, anything_left: bool) -> Verdict:
+def _close_after(context: RequestContext, code: ErrorCode, *, anything_left: bool) -> Denial:
     """Close the connection after what is allowed is appended: acks=0 has no answer for errors."""
     error = ProtocolError(f"Produce with acks=0 of {context.principal} failed: {code.name}")
     if not anything_left:
@@ -113,10 +113,12 @@ def _by_topic(
 ) -> AccessRule:
     """A right to each topic of a request; with `followers`, that of the cluster does as well."""
 
-    def check(context: RequestContext, request: Any) -> Verdict:
+    def check(context: RequestContext, request: Any) -> Denial:
         if followers and context.sees(AclOperation.CLUSTER_ACTION, _CLUSTER, CLUSTER_NAME):
             return None
-        denied = take_denied(request, "topics", lambda topic: may_topic(context, operation, topic))
+        denied = remove_denied(
+            request, "topics", lambda topic: may_topic(context, operation, topic)
+        )
         return with_refused(
             context, field, map(refused, denied), anything_left=bool(request.topics)
         )
@@ -189,10 +191,10 @@ CREATE_PARTITIONS = _by_topic(
 # -- CreateTopics and DeleteTopics
 
 
-def _check_create(context: RequestContext, request: create_topics.CreateTopicsRequest) -> Verdict:
+def _check_create(context: RequestContext, request: create_topics.CreateTopicsRequest) -> Denial:
     denied: list[create_topics.CreatableTopic] = []
     if not context.sees(AclOperation.CREATE, _CLUSTER, CLUSTER_NAME):
-        denied = take_denied(
+        denied = remove_denied(
             request, "topics", lambda topic: may_topic(context, AclOperation.CREATE, topic)
         )
     refused = [
@@ -234,9 +236,9 @@ CREATE_TOPICS = AccessRule(
 )
 
 
-def _check_delete(context: RequestContext, request: delete_topics.DeleteTopicsRequest) -> Verdict:
+def _check_delete(context: RequestContext, request: delete_topics.DeleteTopicsRequest) -> Denial:
     results = []
-    for topic in take_denied(
+    for topic in remove_denied(
         request, "topics", lambda topic: may_topic(context, AclOperation.DELETE, topic)
     ):
         result = delete_topics.DeletableTopicResult(
@@ -248,7 +250,7 @@ def _check_delete(context: RequestContext, request: delete_topics.DeleteTopicsRe
             seen = context.sees(AclOperation.DESCRIBE, _TOPIC, known.name)
             result.name = known.name if seen else None
         results.append(result)
-    names = take_denied(
+    names = remove_denied(
         request, "topic_names", lambda name: context.may(AclOperation.DELETE, _TOPIC, name)
     )
     results += [delete_topics.DeletableTopicResult(name=name, error_code=_DENIED) for name in names]

@@ -9,11 +9,11 @@ from headrace.broker.access.rules import (
     NeededRight,
     may_topic,
     refuse_whole,
+    remove_denied,
     right,
-    take_denied,
     with_refused,
 )
-from headrace.broker.request import RequestContext, Verdict
+from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode
 from headrace.metadata.topic_names import is_internal
 from headrace.protocol.messages import (
@@ -41,9 +41,7 @@ def _may_write(context: RequestContext, transactional_id: str) -> bool:
     return context.may(AclOperation.WRITE, _ID, transactional_id)
 
 
-def _check_init(
-    context: RequestContext, request: init_producer_id.InitProducerIdRequest
-) -> Verdict:
+def _check_init(context: RequestContext, request: init_producer_id.InitProducerIdRequest) -> Denial:
     transactional_id = request.transactional_id
     code = None
     if transactional_id is None:
@@ -80,7 +78,7 @@ INIT_PRODUCER_ID = AccessRule(
 
 def _check_add_partitions(
     context: RequestContext, request: add_partitions_to_txn.AddPartitionsToTxnRequest
-) -> Verdict:
+) -> Denial:
     if context.version >= 4:  # From brokers, which have asked for the rights of the producer.
         if context.may(AclOperation.CLUSTER_ACTION, _CLUSTER, CLUSTER_NAME):
             return None
@@ -135,7 +133,7 @@ ADD_PARTITIONS_TO_TXN = AccessRule(
 # -- The other requests of a transactional producer
 
 
-def _check_add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) -> Verdict:
+def _check_add_offsets(context: RequestContext, request: AddOffsetsToTxnRequest) -> Denial:
     if not _may_write(context, request.transactional_id):
         return refuse_whole(context, _ID_DENIED)
     if not context.may(AclOperation.READ, _GROUP, request.group_id):
@@ -148,7 +146,7 @@ ADD_OFFSETS_TO_TXN = AccessRule(
 )
 
 
-def _check_end(context: RequestContext, request: EndTxnRequest) -> Verdict:
+def _check_end(context: RequestContext, request: EndTxnRequest) -> Denial:
     if _may_write(context, request.transactional_id):
         return None
     return refuse_whole(context, _ID_DENIED)
@@ -159,7 +157,7 @@ END_TXN = AccessRule((right(AclOperation.WRITE, _ID),), _check_end)
 
 def _check_commit(
     context: RequestContext, request: txn_offset_commit.TxnOffsetCommitRequest
-) -> Verdict:
+) -> Denial:
     if not _may_write(context, request.transactional_id):
         code = _ID_DENIED
     elif not context.may(AclOperation.READ, _GROUP, request.group_id):
@@ -167,7 +165,7 @@ def _check_commit(
     else:
         code = _TOPIC_DENIED
     if code is _TOPIC_DENIED:
-        denied = take_denied(
+        denied = remove_denied(
             request, "topics", lambda topic: may_topic(context, AclOperation.READ, topic)
         )
     else:
@@ -201,7 +199,7 @@ TXN_OFFSET_COMMIT = AccessRule(
 
 def _check_markers(
     context: RequestContext, request: write_txn_markers.WriteTxnMarkersRequest
-) -> Verdict:
+) -> Denial:
     if context.sees(AclOperation.ALTER, _CLUSTER, CLUSTER_NAME):
         return None
     if context.may(AclOperation.CLUSTER_ACTION, _CLUSTER, CLUSTER_NAME):
@@ -246,8 +244,8 @@ WRITE_TXN_MARKERS = AccessRule(
 
 def _check_describe(
     context: RequestContext, request: describe_transactions.DescribeTransactionsRequest
-) -> Verdict:
-    denied = take_denied(
+) -> Denial:
+    denied = remove_denied(
         request, "transactional_ids", lambda name: context.may(AclOperation.DESCRIBE, _ID, name)
     )
 
@@ -277,7 +275,7 @@ DESCRIBE_TRANSACTIONS = AccessRule(
 
 def _check_list(
     context: RequestContext, request: list_transactions.ListTransactionsRequest
-) -> Verdict:
+) -> Denial:
     def leave_out(response: list_transactions.ListTransactionsResponse) -> None:
         response.transaction_states = [
             state

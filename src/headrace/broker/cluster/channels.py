@@ -182,18 +182,18 @@ class BrokerChannels:
         self._links: dict[int, NodeChannel] = {}
         self._epochs: dict[int, int] = {}
 
-    def is_here(self, broker_id: int) -> bool:
+    def is_self(self, broker_id: int) -> bool:
         """Whether an id is that of this broker."""
         return broker_id == self._config.node_id
 
-    def ask_here(self, request: Message) -> Any:
+    def answer_locally(self, request: Message) -> Any:
         """This broker's response: a Message, or an awaitable of a Message."""
         return self._answer_here(request)
 
     async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
         """A broker's response to a request."""
-        if self.is_here(broker_id):
-            answer = self.ask_here(request)
+        if self.is_self(broker_id):
+            answer = self.answer_locally(request)
             return answer if isinstance(answer, Message) else await answer
         link = self._links.get(broker_id)
         if link is None:

@@ -11,7 +11,10 @@ from headrace.broker.coordination.runtime import TRANSACTIONS_TOPIC, Coordinator
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.producer_ids import ProducerIds
 from headrace.clock import Clock
-from headrace.coordinator.transactions.transaction_metadata import MarkerOrder, TransactionSettings
+from headrace.coordinator.transactions.transaction_metadata import (
+    PendingMarkers,
+    TransactionSettings,
+)
 from headrace.coordinator.transactions.transaction_shard import TransactionShard
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
 from headrace.metadata.image import NO_LEADER
@@ -44,7 +47,7 @@ class _PartitionMarker(NamedTuple):
     """A marker for one partition, and the coordinator that ordered it."""
 
     driver: TransactionDriver
-    order: MarkerOrder
+    order: PendingMarkers
     partition: TopicPartition
 
 
@@ -68,7 +71,7 @@ class MarkerSender:
         self._failing: set[int] = set()
         self._stopped = False
 
-    def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
+    def send(self, driver: TransactionDriver, orders: Iterable[PendingMarkers]) -> None:
         """Order markers to be written; the driver's shard is notified of each."""
         self._route(
             [_PartitionMarker(driver, order, name) for order in orders for name in order.partitions]
@@ -109,7 +112,7 @@ class MarkerSender:
             leader_id = topic.partitions[item.partition.partition].leader
             if leader_id == NO_LEADER:
                 leaderless.append(item)
-            elif self._peers.is_here(leader_id):
+            elif self._peers.is_self(leader_id):
                 here.append(item)
             else:
                 self._outboxes.add(leader_id, item)
@@ -134,7 +137,7 @@ class MarkerSender:
     def _write_here(self, items: list[_PartitionMarker]) -> None:
         """Write markers of partitions led here, at once: they do not queue for a commit."""
         try:
-            answer = self._peers.ask_here(_request(items))
+            answer = self._peers.answer_locally(_request(items))
         except HeadraceError as error:
             logger.info("this broker writes no markers now: %s", error)
             self._delay(items)
@@ -195,7 +198,7 @@ class MarkerSender:
 
     def _report(self, items: list[_PartitionMarker]) -> None:
         """Notify the shards that these markers need not be sent any more."""
-        done: dict[tuple[TransactionDriver, MarkerOrder], list[TopicPartition]] = {}
+        done: dict[tuple[TransactionDriver, PendingMarkers], list[TopicPartition]] = {}
         for driver, order, name in items:
             done.setdefault((driver, order), []).append(name)
         for (driver, order), names in done.items():
@@ -208,7 +211,7 @@ class MarkerSender:
 
 
 def _mark_written(
-    driver: TransactionDriver, order: MarkerOrder, names: list[TopicPartition]
+    driver: TransactionDriver, order: PendingMarkers, names: list[TopicPartition]
 ) -> None:
     effects = driver.ask(
         lambda shard: shard.marker_written(
@@ -220,7 +223,7 @@ def _mark_written(
 
 
 def _request(items: list[_PartitionMarker]) -> WriteTxnMarkersRequest:
-    topics_by_order: dict[MarkerOrder, dict[str, list[int]]] = {}
+    topics_by_order: dict[PendingMarkers, dict[str, list[int]]] = {}
     for _, order, name in items:
         topics_by_order.setdefault(order, {}).setdefault(name.topic, []).append(name.partition)
     return WriteTxnMarkersRequest(

@@ -43,7 +43,7 @@ async def retry_while_concurrent_transaction(
     return response
 
 
-Verdicts: TypeAlias = dict[TopicPartition, ErrorCode]
+ErrorsByPartition: TypeAlias = dict[TopicPartition, ErrorCode]
 
 _ASK_SECONDS = 5.0
 _QUESTIONS_MAX = 10_000
@@ -60,7 +60,7 @@ class _VerificationRequest(NamedTuple):
 class _PendingVerification(NamedTuple):
     question: _VerificationRequest
     partitions: tuple[TopicPartition, ...]
-    verdicts: asyncio.Future[Verdicts]
+    verdicts: asyncio.Future[ErrorsByPartition]
 
 
 class TransactionVerifier:
@@ -86,7 +86,7 @@ class TransactionVerifier:
         partitions: Sequence[TopicPartition],
         *,
         add: bool,
-    ) -> Verdicts:
+    ) -> ErrorsByPartition:
         """For each partition, NONE if it is part of the producer's open transaction.
 
         With `add` the partitions are added to it, and the first begins it, which clients of
@@ -114,11 +114,11 @@ class TransactionVerifier:
 
     async def _request_verification(
         self, question: _VerificationRequest, partitions: tuple[TopicPartition, ...]
-    ) -> Verdicts:
+    ) -> ErrorsByPartition:
         coordinator_id = self._coordinator_of(question.transactional_id)
         if coordinator_id == NO_LEADER or self._stopped or len(self._outboxes) >= _QUESTIONS_MAX:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        verdicts: asyncio.Future[Verdicts] = asyncio.get_running_loop().create_future()
+        verdicts: asyncio.Future[ErrorsByPartition] = asyncio.get_running_loop().create_future()
         self._outboxes.add(coordinator_id, _PendingVerification(question, partitions, verdicts))
         try:
             async with asyncio.timeout(_ASK_SECONDS * 2):
@@ -194,7 +194,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnTo
     ]
 
 
-def _verdicts(result: AddPartitionsToTxnResult) -> Verdicts:
+def _verdicts(result: AddPartitionsToTxnResult) -> ErrorsByPartition:
     verdicts = {}
     for topic in result.topic_results:
         for partition in topic.results_by_partition:
@@ -207,7 +207,7 @@ def _verdicts(result: AddPartitionsToTxnResult) -> Verdicts:
 
 
 def _answer(
-    sent: list[_PendingVerification], found: dict[str, Verdicts], otherwise: ErrorCode
+    sent: list[_PendingVerification], found: dict[str, ErrorsByPartition], otherwise: ErrorCode
 ) -> None:
     for asked in sent:
         if asked.verdicts.done():

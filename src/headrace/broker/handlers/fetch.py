@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headrace.broker.cluster.endpoints import HINTED, LeaderHint, leader_hint
 from headrace.broker.fetch_purgatory import DelayedFetch
-from headrace.broker.fetch_sessions import FetchPlan, ReadLimit, SessionPartition, replica_of
+from headrace.broker.fetch_sessions import FetchIsolation, FetchPlan, SessionPartition, replica_of
 from headrace.broker.quorum.wire import METADATA_TOPIC_ID
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
@@ -101,12 +101,12 @@ class _FetchPass:
         self._rack = "" if self.is_follower else request.rack_id
         self._first = first
         self._now_ms = context.node.clock.now_ms()
-        self._limit = ReadLimit.HIGH_WATERMARK
+        self._limit = FetchIsolation.HIGH_WATERMARK
         if self.is_follower:
-            self._limit = ReadLimit.LOG_END
+            self._limit = FetchIsolation.LOG_END
         elif request.isolation_level == _READ_COMMITTED:
-            self._limit = ReadLimit.LAST_STABLE
-        self._committed_only = self._limit is ReadLimit.LAST_STABLE
+            self._limit = FetchIsolation.LAST_STABLE
+        self._committed_only = self._limit is FetchIsolation.LAST_STABLE
         self._purgatory = context.node.fetch_purgatory
         self._outgoing = context.node.outgoing
         self._bytes_left = min(
@@ -117,7 +117,7 @@ class _FetchPass:
         self._readable: dict[str, bool] | None = None if context.authorizer is ALLOW_ALL else {}
         self.byte_count = 0
         self._opened_bytes = 0
-        self.urgent = False
+        self.answer_now = False
         self._has_news = False
         self.throttled_s = 0.0
         self.cold: list[_ColdRead] = []
@@ -138,7 +138,7 @@ class _FetchPass:
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return self._read_partition(topic, requested)
         except KafkaError as error:
-            self.urgent = True
+            self.answer_now = True
             self._refused.append(topic)
             result = PartitionData(
                 partition_index=requested.partition,
@@ -187,7 +187,7 @@ class _FetchPass:
             requested.note_stable_offset(result.last_stable_offset, result.high_watermark)
         self.partitions.append((requested, partition))
         if diverges or (self._rack and self._prefers_other_replica(partition, requested, result)):
-            self.urgent = True
+            self.answer_now = True
             return result
         limit = log.log_end_offset if is_follower else result.high_watermark
         if self._committed_only:
@@ -459,7 +459,7 @@ def fetch(
         return _answer_cold(first, plan)
     if (
         first.byte_count >= request.min_bytes
-        or first.urgent
+        or first.answer_now
         or request.max_wait_ms <= 0
         or not (plan.session.partitions if plan.session is not None else first.partitions)
         or context.node.closing

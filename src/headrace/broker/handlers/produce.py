@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 from headrace.broker.cluster.endpoints import HINTED, leader_hint
-from headrace.broker.coordination.transaction_verifier import Verdicts
+from headrace.broker.coordination.transaction_verifier import ErrorsByPartition
 from headrace.broker.replication.partition import Partition, RecordsRefused
 from headrace.broker.request import RequestContext
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
@@ -92,7 +92,7 @@ class VerifiedAppends:
         self._transactional_id = transactional_id
         self._version = version
         self._names = names
-        self._verdicts: Verdicts = {}
+        self._verdicts: ErrorsByPartition = {}
         self._asked_in: dict[TopicPartition, _VerifiedState] = {}
 
     @classmethod

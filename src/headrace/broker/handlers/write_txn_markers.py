@@ -102,7 +102,7 @@ def _append(
         requested.coordinator_epoch,
         requested.transaction_result,
     )
-    if partition.log.producers.is_late(marker, requested.transaction_version):
+    if partition.log.producers.is_duplicate_marker(marker, requested.transaction_version):
         # A delayed old request, even if the marker it wrote is not committed yet.
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "the next transaction has begun")
     name = TopicPartition(topic, index)

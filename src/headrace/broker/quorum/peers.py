@@ -10,7 +10,7 @@ from headrace.config import BrokerConfig
 from headrace.net.addresses import Address, parse_addresses
 from headrace.raft.messages import BOOTSTRAP, NOBODY, Voter, VoterEndpoint, Voters
 
-LinkFactory = Callable[[Callable[[], Address | None], str], NodeChannel]
+ChannelFactory = Callable[[Callable[[], Address | None], str], NodeChannel]
 
 
 class QuorumPeers:
@@ -23,7 +23,7 @@ class QuorumPeers:
         self,
         config: BrokerConfig,
         voters: Callable[[], Voters],
-        link_factory: LinkFactory = NodeChannel,
+        link_factory: ChannelFactory = NodeChannel,
     ) -> None:
         self.own: tuple[VoterEndpoint, ...] = ()
         self._node_id = config.node_id

@@ -28,7 +28,7 @@ from headrace.broker.quorum.log_replication import (
     check_request,
     check_voter_request,
 )
-from headrace.broker.quorum.peers import LinkFactory, QuorumPeers
+from headrace.broker.quorum.peers import ChannelFactory, QuorumPeers
 from headrace.broker.quorum.raft_driver import RaftDriver
 from headrace.broker.thread_pools import ThreadPools
 from headrace.clock import Clock
@@ -92,7 +92,7 @@ class QuorumNode:
         rng: Random,
         workers: ThreadPools,
         on_fatal: Callable[[HeadraceError], None],
-        link_factory: LinkFactory = NodeChannel,
+        link_factory: ChannelFactory = NodeChannel,
     ) -> None:
         self.log = MetadataLog(log, files)
         self._config = config

@@ -109,7 +109,7 @@ class OfflineReplicaReporter:
         node_id = self._node.node_id
         if node_id not in partition.replicas or (node_id in partition.lost_replicas) != is_lost:
             return None
-        if self._node.replicas.awaits_cut(name, partition):
+        if self._node.replicas.awaits_truncation(name, partition):
             return None  # It leads as soon as the image is applied.
         return topic.topic_id, name.partition
 

@@ -193,7 +193,7 @@ class ReplicaManager:
         if name in self._lost_logs:
             self._prefixes[name] = prefix
 
-    def awaits_cut(self, name: TopicPartition, image: PartitionImage) -> bool:
+    def awaits_truncation(self, name: TopicPartition, image: PartitionImage) -> bool:
         """Whether a damaged log was elected for its sound part, to which it must be truncated."""
         return name in self._prefixes and image.leader == self._node_id
 
@@ -367,7 +367,7 @@ class ReplicaManager:
             if (
                 name in self._offline
                 and not self._may_rebuild(name, image)
-                and not self.awaits_cut(name, image)
+                and not self.awaits_truncation(name, image)
             ):
                 continue  # Offline until a restart, or until there is disk space.
             self._apply_partition(
@@ -422,7 +422,7 @@ class ReplicaManager:
     def _open(
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> Partition:
-        if self.awaits_cut(name, image):
+        if self.awaits_truncation(name, image):
             log = self._cut(name, topic_id, image, config)
         elif name in self._offline:
             log = self._rebuild(name, topic_id, image, config)

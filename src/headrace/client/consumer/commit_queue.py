@@ -78,7 +78,7 @@ class CommitQueue:
         return self._callbacks.popleft() if self._callbacks else None
 
     def expect(self) -> None:
-        """In the application: count a commit, before `commit_and_tell` is scheduled on the loop."""
+        """In the application: count a commit, before `commit_and_report` is scheduled."""
         with self._subscription.lock:
             self._expected += 1
 
@@ -119,7 +119,7 @@ class CommitQueue:
             self._order.release()
         self._known |= {tp: committed.offset for tp, committed in offsets.items()}
 
-    async def commit_and_tell(
+    async def commit_and_report(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> None:
         """Commit offsets, and queue the callback for the application's next poll."""

@@ -40,7 +40,7 @@ class CompletedFetch:
     """The fetched bytes of a partition, and the byte ranges of the batches to deliver.
 
     `spans` are the ranges still to be read, the first of them begun at `position`. Invariant:
-    `next_offset` lies behind every batch of the spans. A chunk may have nothing to read and still
+    `next_offset` lies behind every batch of the spans. A fetch may have nothing to read and still
     advance the position of its partition.
     """
 
@@ -77,7 +77,9 @@ class CompletedFetch:
         self.record_count = sum(header.record_count for header in headers)
 
     def __repr__(self) -> str:
-        return f"<Chunk of {self.size} bytes, read up to {self.position}, next {self.next_offset}>"
+        return (
+            f"<CompletedFetch: {self.size} bytes, read to {self.position}, next {self.next_offset}>"
+        )
 
     @property
     def last_epoch(self) -> int:
@@ -107,7 +109,7 @@ class CompletedFetch:
         return max(next_offset, self.next_offset) if is_last else next_offset
 
     def detach(self) -> None:
-        """Copy the bytes out of the response buffer, because the chunk may be kept for long."""
+        """Copy the bytes out of the response buffer, because the fetch may be kept for long."""
         self.data = bytes(self.data)
 
 
@@ -138,7 +140,7 @@ class ReadableBatches(NamedTuple):
     epochs: Sequence[EpochStart] = ()
 
 
-def chunk_of(
+def completed_fetch_of(
     data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
 ) -> CompletedFetch | None:
     """The batches of a Fetch response from `position` on; None if it holds no whole batch.
@@ -154,7 +156,7 @@ def chunk_of(
 def batches_of(
     data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
 ) -> ReadableBatches | None:
-    """The headers of the batches as `chunk_of` finds them, for callers that keep no chunks."""
+    """The headers of the batches as `completed_fetch_of` finds them, for callers that keep none."""
     headers, corrupt = _scan(data)
     if not headers and corrupt is None:
         return None
@@ -247,7 +249,7 @@ class RecordRun:
     """Decoded records, of which those before `index` were delivered.
 
     `start` is the offset before the first record, `next_offset` the one behind the last, and
-    `end_position` is the end of their batches in the chunk, -1 if it was already read to. `ready`
+    `end_position` is the end of their batches in the fetch, -1 if it was already read to. `ready`
     counts the deserialized records; `stop` is how far iteration may go without another call, and
     `iterating` says that the application is processing the record before `index`. Invariant: index
     <= stop <= ready <= len(records).

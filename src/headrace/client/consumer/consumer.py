@@ -105,7 +105,7 @@ class _Face:
 class Consumer(_Face):
     """Reads records of topics, alone or as a member of a group.
 
-    Records are fetched ahead in the background, at most two chunks of `max_partition_fetch_bytes`
+    Records are fetched ahead in the background, at most two fetches of `max_partition_fetch_bytes`
     for each partition and `fetch_max_bytes` in all, and are decoded when they are polled.
 
     >>> metadata = producer.send(topic, "first").result()

@@ -432,7 +432,7 @@ class ConsumerEngine:
     def _start_commit(
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> None:
-        self._spawn(self.committing.commit_and_tell(offsets, callback))
+        self._spawn(self.committing.commit_and_report(offsets, callback))
 
     async def leave(self, timeout_s: float) -> None:
         """Stop reading and leave the group, after the commits that are due."""

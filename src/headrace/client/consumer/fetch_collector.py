@@ -1,4 +1,4 @@
-"""Takes records from fetched chunks for `poll`, decoding them in the caller's thread.
+"""Takes records from completed fetches for `poll`, decoding them in the caller's thread.
 
 Rule: an error is raised only when no record comes before it. Until then the records in front of it
 are returned, so that a position never passes records the application has not seen.
@@ -20,7 +20,7 @@ from headrace.protocol.consumer_records import ConsumerRecord, decode_batches
 from headrace.protocol.records import decode_columns, read_header
 from headrace.types import TopicPartition
 
-# Chunks are joined to one Arrow batch up to this size; joining copies, a larger chunk is not
+# Fetches are joined to one Arrow batch up to this size; joining copies, a larger fetch is not
 # copied.
 JOINED_BYTES = 262_144
 
@@ -94,7 +94,7 @@ class FetchCollector:
                 return rows
 
     def columns(self, limit: int | None) -> list[PartitionColumns]:
-        """The next chunks as columns: several small chunks or a large one."""
+        """The next fetches as columns: several small ones or a large one."""
         pieces: list[PartitionColumns] = []
         left = maxsize if limit is None else limit
         size = 0
@@ -135,18 +135,18 @@ class FetchCollector:
         if has_room:
             self._on_room()
 
-    def _chunk(self, state: PartitionState) -> CompletedFetch | None:
-        """The chunk to read next, after a fully read one is released."""
+    def _next_fetch(self, state: PartitionState) -> CompletedFetch | None:
+        """The fetch to read next, after a fully read one is released."""
         with self._lock:
             has_room = self._subscription.let_go(state)
-            chunk = state.chunks[0] if state.chunks else None
+            completed = state.completed_fetches[0] if state.completed_fetches else None
         if has_room:
             self._on_room()
-        if chunk is not None and not chunk.spans:
+        if completed is not None and not completed.spans:
             raise CorruptBatch(
-                f"{state.tp}: at offset {chunk.next_offset}: {chunk.corrupt}; {_SKIP}"
+                f"{state.tp}: at offset {completed.next_offset}: {completed.corrupt}; {_SKIP}"
             )
-        return chunk
+        return completed
 
     def _advance(self, state: PartitionState, limit: int) -> RecordRun | None:
         """Records, 1 to `limit` of them ready to return; None if there are no more."""
@@ -156,10 +156,10 @@ class FetchCollector:
             # Columns were polled before: their remaining rows are decoded again, as rows.
             rows = state.given = RecordRun([], rows.position, rows.position, _settled(rows))
         while rows.is_done:
-            chunk = self._chunk(state)
-            if chunk is None:
+            completed = self._next_fetch(state)
+            if completed is None:
                 return None
-            rows = state.given = self._decode(state.tp, chunk, rows.position, limit)
+            rows = state.given = self._decode(state.tp, completed, rows.position, limit)
         rows.stop = min(rows.index + limit, len(rows.records))
         if self._deserializes:
             self._deserialize(rows)
@@ -168,22 +168,22 @@ class FetchCollector:
         return rows
 
     def _decode(
-        self, tp: TopicPartition, chunk: CompletedFetch, position: int, limit: int
+        self, tp: TopicPartition, completed: CompletedFetch, position: int, limit: int
     ) -> RecordRun:
         try:
             records, end, next_offset = decode_batches(
-                chunk.data,
+                completed.data,
                 tp.topic,
                 tp.partition,
-                chunk.position,
-                chunk.spans[0][1],
+                completed.position,
+                completed.spans[0][1],
                 position,
                 limit,
                 check_crcs=self._check_crcs,
             )
         except CorruptBatch as error:
-            raise _corrupt(tp, chunk, error) from None
-        return RecordRun(records, position, chunk.offset_behind(end, next_offset), end)
+            raise _corrupt(tp, completed, error) from None
+        return RecordRun(records, position, completed.offset_behind(end, next_offset), end)
 
     def _deserialize(self, rows: RecordRun) -> None:
         """Deserialize all records up to `stop`, or those before the first that fails."""
@@ -204,37 +204,37 @@ class FetchCollector:
                 slices = state.given = RecordRun([], slices.position, slices.position, end)
         read_bytes = 0
         while slices.is_done:
-            chunk = self._chunk(state)
-            if chunk is None:
+            completed = self._next_fetch(state)
+            if completed is None:
                 return None, 0
-            begin = chunk.position
-            slices = state.given = self._decode_columns(state.tp, chunk, slices.position)
+            begin = completed.position
+            slices = state.given = self._decode_columns(state.tp, completed, slices.position)
             read_bytes += slices.end_position - begin
         assert isinstance(slices, ColumnRun)
         return slices, read_bytes
 
     def _decode_columns(
-        self, tp: TopicPartition, chunk: CompletedFetch, position: int
+        self, tp: TopicPartition, completed: CompletedFetch, position: int
     ) -> ColumnRun:
         try:
             columns = decode_columns(
-                chunk.data,
-                chunk.position,
-                chunk.spans[0][1],
+                completed.data,
+                completed.position,
+                completed.spans[0][1],
                 position,
                 check_crcs=self._check_crcs,
             )
         except CorruptBatch as error:
-            raise _corrupt(tp, chunk, error) from None
+            raise _corrupt(tp, completed, error) from None
         end = columns.end_position
-        return ColumnRun(columns, position, chunk.offset_behind(end, columns.next_offset), end)
+        return ColumnRun(columns, position, completed.offset_behind(end, columns.next_offset), end)
 
 
 _SKIP = "seek past it to go on"
 
 
 def _settled(given: RecordRun | ColumnRun) -> int:
-    """The offset the chunk was read to; -1 if decoded records are left over."""
+    """The offset the fetch was read to; -1 if decoded records are left over."""
     return given.end_position if given.is_done else -1
 
 
@@ -245,9 +245,9 @@ def _readied(rows: RecordRun) -> Iterator[ConsumerRecord]:
         rows.ready += 1
 
 
-def _corrupt(tp: TopicPartition, chunk: CompletedFetch, error: CorruptBatch) -> CorruptBatch:
+def _corrupt(tp: TopicPartition, completed: CompletedFetch, error: CorruptBatch) -> CorruptBatch:
     try:
-        offset = f"offset {read_header(chunk.data, chunk.position).base_offset}"
+        offset = f"offset {read_header(completed.data, completed.position).base_offset}"
     except CorruptBatch:
-        offset = f"an offset before {chunk.next_offset}"
+        offset = f"an offset before {completed.next_offset}"
     return CorruptBatch(f"{tp}: the batch at {offset} is corrupt: {error}; {_SKIP}")

@@ -1,8 +1,8 @@
 """The fetcher of a consumer: choice of replica, fetch requests, checks for truncated logs.
 
-Rule: a partition has at most one fetch in flight, and at most two chunks waiting; all chunks and
-the maximum sizes of fetches in flight are bounded by `fetch_max_bytes`. (A single batch that
-exceeds a limit is still fetched, or no consumer could ever read past it.)
+Rule: a partition has at most one fetch in flight, and at most two completed ones
+waiting; all of these and the maximum sizes of fetches in flight are bounded by `fetch_max_bytes`.
+(A single batch that exceeds a limit is still fetched, or no consumer could ever read past it.)
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from headrace.client.cluster import ClusterClient
 from headrace.client.cluster_metadata import PartitionInfo, TopicInfo
-from headrace.client.consumer.completed_fetch import CompletedFetch, chunk_of
+from headrace.client.consumer.completed_fetch import CompletedFetch, completed_fetch_of
 from headrace.client.consumer.subscription import PartitionState, SubscriptionState
 from headrace.client.errors import TimedOut, Unreachable, check
 from headrace.client.metrics import ConsumerMetrics
@@ -430,17 +430,17 @@ class ConsumerFetcher:
             check(response.error_code, subject=Subject("fetch"))
             cluster.hear_brokers(response.node_endpoints)
             answers = fetched_partitions(flight.request, response, flight.wanted)
-            chunks = self._take(flight, answers)
+            completed_fetches = self._take(flight, answers)
             self._metrics.fetch_done(
                 cluster.clock.monotonic() - begun,
-                sum(chunk.size for chunk in chunks),
-                sum(chunk.record_count for chunk in chunks),
+                sum(completed.size for completed in completed_fetches),
+                sum(completed.record_count for completed in completed_fetches),
             )
             leader.failures = 0
-            leader.wait_ms[lane] = SHORT_WAIT_MS if chunks else leader.wait_ms[lane] * 2
+            leader.wait_ms[lane] = SHORT_WAIT_MS if completed_fetches else leader.wait_ms[lane] * 2
             leader.wait_ms[lane] = min(leader.wait_ms[lane], self._options.fetch_max_wait_ms)
         except (ConnectionFailed, Unreachable, TimedOut, KafkaError) as error:
-            chunks = []
+            completed_fetches = []
             self._failed(flight, error)
         finally:
             leader.free_lanes.append(lane)
@@ -451,14 +451,14 @@ class ConsumerFetcher:
                         partition.state.in_flight = False
         # The next fetch leaves before the application wakes up and takes the processor.
         self.pump()
-        if chunks:
+        if completed_fetches:
             self._on_data()
 
     def _take(
         self, flight: _InFlightFetch, answers: Sequence[FetchedPartition]
     ) -> list[CompletedFetch]:
         """Put fetched data into the buffers of partitions that still want it."""
-        chunks = []
+        completed_fetches = []
         refused = False
         for wanted, answer in answers:
             if answer.error_code:
@@ -468,18 +468,18 @@ class ConsumerFetcher:
             if answer.preferred_read_replica not in (NOBODY, flight.node):
                 now = self._cluster.clock.monotonic()
                 self._replicas.prefer(wanted.state.tp, answer.preferred_read_replica, now)
-            chunk = None
+            completed = None
             if answer.records:
                 aborted = answer.aborted_transactions if self._committed_only else None
-                chunk = chunk_of(answer.records, wanted.offset, aborted)
-            if self._add(wanted, answer, chunk) and chunk is not None:
-                chunks.append(chunk)
+                completed = completed_fetch_of(answer.records, wanted.offset, aborted)
+            if self._add(wanted, answer, completed) and completed is not None:
+                completed_fetches.append(completed)
         if not refused:
             self._refusals = 0
-        return chunks
+        return completed_fetches
 
     def _add(
-        self, wanted: PartitionFetch, answer: PartitionData, chunk: CompletedFetch | None
+        self, wanted: PartitionFetch, answer: PartitionData, completed: CompletedFetch | None
     ) -> bool:
         state = wanted.state
         with self._subscription.lock:
@@ -488,8 +488,8 @@ class ConsumerFetcher:
             state.high_watermark = answer.high_watermark
             state.last_stable_offset = answer.last_stable_offset
             state.log_start_offset = answer.log_start_offset
-            if chunk is not None:
-                self._subscription.add(state, wanted.generation, chunk)
+            if completed is not None:
+                self._subscription.add(state, wanted.generation, completed)
                 state.leader_epoch = wanted.leader_epoch
                 state.served = next(self._turn)
                 state.max_bytes = 0
@@ -530,7 +530,7 @@ class ConsumerFetcher:
                 current = self._subscription.is_current(state, wanted.generation)
                 # Records fetched before are read first; the next fetch leads back to here.
                 state.is_out_of_range = current
-                current = current and not state.chunks
+                current = current and not state.completed_fetches
             if current:
                 self._on_out_of_range(state)
         elif (

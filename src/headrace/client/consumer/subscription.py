@@ -22,8 +22,9 @@ from headrace.client.types import OffsetAndMetadata
 from headrace.errors import HeadraceError
 from headrace.types import ZERO_UUID, TopicPartition
 
-# The number of chunks of a partition that may wait, one of them partly read, before fetching stops.
-CHUNKS_PER_PARTITION = 2
+# The number of completed fetches of a partition that may wait, one of them partly read, before
+# fetching stops.
+COMPLETED_FETCHES_PER_PARTITION = 2
 
 
 class SubscriptionMode(Enum):
@@ -44,12 +45,12 @@ class PartitionState:
     where that was too small for a batch. `fetch_epoch` is the epoch of the last batch that was
     fetched, or that the committed offset names; `leader_epoch` that of the leader known to have it;
     -1 if unknown. `topic_id` is that of the topic the position is in, zeros until it is known.
-    `epochs` are those of the fetched and unfinished batches. Invariant: `chunks` begin where
-    `given` ends, and `fetch_offset` is where they end.
+    `epochs` are those of the fetched and unfinished batches. Invariant: `completed_fetches`
+    begin where `given` ends, and `fetch_offset` is where they end.
     """
 
     __slots__ = (
-        "chunks",
+        "completed_fetches",
         "done",
         "epochs",
         "error",
@@ -83,7 +84,7 @@ class PartitionState:
         self.fetch_epoch = -1
         self.leader_epoch = -1
         self.epochs: deque[EpochStart] = deque()
-        self.chunks: deque[CompletedFetch] = deque()
+        self.completed_fetches: deque[CompletedFetch] = deque()
         self.in_flight = False
         self.is_out_of_range = False
         self.is_paused = False
@@ -120,7 +121,7 @@ class PartitionState:
     @property
     def has_data(self) -> bool:
         """Whether records or an error wait to be returned."""
-        return bool(self.chunks) or (self.given is not None and not self.given.is_done)
+        return bool(self.completed_fetches) or (self.given is not None and not self.given.is_done)
 
     @property
     def is_fetchable(self) -> bool:
@@ -131,8 +132,11 @@ class PartitionState:
             and not self.is_paused
             and not self.is_revoked
             and self.error is None
-            and len(self.chunks) < CHUNKS_PER_PARTITION
-            and not (self.chunks and (self.chunks[-1].corrupt or self.is_out_of_range))
+            and len(self.completed_fetches) < COMPLETED_FETCHES_PER_PARTITION
+            and not (
+                self.completed_fetches
+                and (self.completed_fetches[-1].corrupt or self.is_out_of_range)
+            )
         )
 
     @property
@@ -267,8 +271,8 @@ class SubscriptionState:
         state.in_flight = False
         state.is_out_of_range = False
         state.error = None
-        self.buffered_bytes -= sum(chunk.size for chunk in state.chunks)
-        state.chunks.clear()
+        self.buffered_bytes -= sum(completed.size for completed in state.completed_fetches)
+        state.completed_fetches.clear()
         if isinstance(state.given, RecordRun):
             # Iteration may be in the middle of these rows: it has to end here.
             state.given.stop = state.given.index
@@ -277,8 +281,8 @@ class SubscriptionState:
         """Neither return records of a partition nor fetch it, until it is resumed."""
         state = self.state(tp)
         state.is_paused = True
-        for chunk in state.chunks:
-            chunk.detach()
+        for completed in state.completed_fetches:
+            completed.detach()
         if isinstance(state.given, RecordRun):
             state.given.stop = state.given.index
 
@@ -297,21 +301,21 @@ class SubscriptionState:
 
     # -- from the fetcher to the application
 
-    def add(self, state: PartitionState, generation: int, chunk: CompletedFetch) -> bool:
+    def add(self, state: PartitionState, generation: int, completed: CompletedFetch) -> bool:
         """Add fetched data; False if it is not wanted any more."""
         if not self.is_current(state, generation):
             return False
-        state.chunks.append(chunk)
-        state.fetch_offset = chunk.next_offset
-        state.fetch_epoch = chunk.last_epoch
-        self._note_epochs(state, chunk)
-        self.buffered_bytes += chunk.size
+        state.completed_fetches.append(completed)
+        state.fetch_offset = completed.next_offset
+        state.fetch_epoch = completed.last_epoch
+        self._note_epochs(state, completed)
+        self.buffered_bytes += completed.size
         self._queue(state)
         return True
 
-    def _note_epochs(self, state: PartitionState, chunk: CompletedFetch) -> None:
+    def _note_epochs(self, state: PartitionState, completed: CompletedFetch) -> None:
         epochs = state.epochs
-        for start in chunk.epochs:
+        for start in completed.epochs:
             if not epochs or epochs[-1].epoch != start.epoch:
                 epochs.append(start)
         while len(epochs) > 1 and epochs[1].offset < state.done_offset:
@@ -333,12 +337,12 @@ class SubscriptionState:
         return None
 
     def put_back(self, state: PartitionState) -> None:
-        """Queue a partition again: in front while a chunk of it is half read."""
+        """Queue a partition again: in front while a fetch of it is half read."""
         if state.is_queued or self.states.get(state.tp) is not state or not state.has_data:
             return
         state.is_queued = True
         half_read = state.given is not None and not state.given.is_done
-        if half_read or (state.chunks and state.chunks[0].is_begun):
+        if half_read or (state.completed_fetches and state.completed_fetches[0].is_begun):
             self._ready.appendleft(state)
         else:
             self._ready.append(state)
@@ -350,19 +354,24 @@ class SubscriptionState:
         return self.let_go(state)
 
     def let_go(self, state: PartitionState) -> bool:
-        """Free the chunks whose records were all returned; True if there was one."""
+        """Free the fetches whose records were all returned; True if there was one."""
         given = state.given
-        if given is not None and given.is_done and given.end_position >= 0 and state.chunks:
-            state.chunks[0].read_to(given.end_position)
+        if (
+            given is not None
+            and given.is_done
+            and given.end_position >= 0
+            and state.completed_fetches
+        ):
+            state.completed_fetches[0].read_to(given.end_position)
             given.end_position = -1
         freed = False
-        while state.chunks and state.chunks[0].is_read:
+        while state.completed_fetches and state.completed_fetches[0].is_read:
             # Batches that are not delivered advance the position too.
-            chunk = state.chunks.popleft()
-            self.buffered_bytes -= chunk.size
+            completed = state.completed_fetches.popleft()
+            self.buffered_bytes -= completed.size
             freed = True
             if given is not None and given.is_done:
-                given.next_offset = max(given.next_offset, chunk.next_offset)
+                given.next_offset = max(given.next_offset, completed.next_offset)
         return freed
 
     def begin_poll(self) -> None:

@@ -55,7 +55,7 @@ cdef class Buffers:
     cdef void release(self) noexcept
     cdef long long pick(self, TopicBuffers topic) except? -1
     cdef open(self, PartitionBuffer slot, timestamp, key, value, headers)
-    cdef seal(self, PartitionBuffer slot)
+    cdef close_batch(self, PartitionBuffer slot)
     cdef bint should_wake(self) except? -1
     cdef rouse(self)
     cdef _close(self, PartitionBuffer slot)

@@ -258,7 +258,7 @@ class Buffers:
             self._has_news = True
 
     @cython.cfunc
-    def seal(self, slot: PartitionBuffer):
+    def close_batch(self, slot: PartitionBuffer):
         """Close the open batch, and list it for the sender."""
         self._close(slot)
         self._list(slot)
@@ -320,7 +320,7 @@ class Buffers:
             if self.refusal is not None:
                 raise self.refusal()
             if slot.append is not None:
-                self.seal(slot)
+                self.close_batch(slot)
             deadline = self._now() + self._delivery_s
             slot.sealed.append(
                 ProducerBatch(slot.tp, encode, delivery, count, raw_bytes, raw_bytes, deadline)
@@ -503,7 +503,7 @@ class Buffers:
                     if slot.append is not None and (
                         now is None or slot.opened_at + self._delivery_s <= now
                     ):
-                        self.seal(slot)
+                        self.close_batch(slot)
                     while slot.sealed and (now is None or slot.sealed[0].deadline <= now):
                         dropped.append(slot.sealed.popleft())
         finally:
@@ -714,13 +714,13 @@ class Accumulator(Buffers):
         if slot.append is not None:
             if slot.append(timestamp, key, value, headers):
                 return slot
-            self.seal(slot)
+            self.close_batch(slot)
             if is_free and topic.sticky < 0 and not self.takes_turns:
                 slot = topic.slots[self.pick(topic)]
                 if slot.append is not None:
                     if slot.append(timestamp, key, value, headers):
                         return slot
-                    self.seal(slot)
+                    self.close_batch(slot)
         self.open(slot, timestamp, key, value, headers)
         return slot
 

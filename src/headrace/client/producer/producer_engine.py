@@ -283,7 +283,7 @@ class ProducerEngine:
         count = self.accumulator.partition_count(topic)
         if count == 0:
             self.check_open()
-            yield self.sender.know_topic(topic, max(deadline - self._clock.monotonic(), 0.0))
+            yield self.sender.load_topic(topic, max(deadline - self._clock.monotonic(), 0.0))
             count = self.accumulator.partition_count(topic)
         if partition is not None and partition >= count:
             self.check_open()

@@ -160,7 +160,7 @@ class Sender:
 
     # -- for the producer
 
-    async def know_topic(self, name: str, timeout_s: float) -> None:
+    async def load_topic(self, name: str, timeout_s: float) -> None:
         """Return when a topic's partitions are known; UnknownTopic, TimedOut or Unreachable."""
         self._accumulator.home = threading.get_ident()
         try:
@@ -176,7 +176,7 @@ class Sender:
     async def ask_topic(self, name: str, timeout_s: float) -> None:
         """Refresh a topic's metadata: it may have more partitions by now."""
         self._cluster.forget([name])
-        await self.know_topic(name, timeout_s)
+        await self.load_topic(name, timeout_s)
 
     async def stop(self, timeout_s: float) -> None:
         """Fail all remaining batches, and close every connection."""

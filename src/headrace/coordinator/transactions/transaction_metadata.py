@@ -94,7 +94,7 @@ class AddOffsets(Message, versions=(0, 0)):
     partition: int = int32(default=-1)
 
 
-class MarkerOrder(NamedTuple):
+class PendingMarkers(NamedTuple):
     """Transaction markers to write; the shell reports them with `marker_written`.
 
     `transaction_version` is the version for WriteTxnMarkers: VERSION_WITH_BUMP if the marker's

@@ -33,7 +33,7 @@ from headrace.coordinator.transactions.transaction_metadata import (
     VERSION_WITHOUT_BUMP,
     AddOffsets,
     AddPartitions,
-    MarkerOrder,
+    PendingMarkers,
     TransactionMetadata,
     TransactionSettings,
     TransactionStatus,
@@ -208,7 +208,7 @@ class _TransactionEntry:
     after all records that it depends on are committed, and never if that fails.
     """
 
-    __slots__ = ("current", "opened_ms", "pending", "timer", "transactional_id", "unmarked")
+    __slots__ = ("awaiting_markers", "current", "opened_ms", "pending", "timer", "transactional_id")
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -218,7 +218,7 @@ class _TransactionEntry:
         # Start of the open transaction on the monotonic clock; its timestamps are times of day.
         self.opened_ms: int | None = None
         # Partitions of a prepared transaction that have no marker yet, in order.
-        self.unmarked: dict[TopicPartition, None] = {}
+        self.awaiting_markers: dict[TopicPartition, None] = {}
 
     @property
     def latest(self) -> TransactionMetadata | None:
@@ -252,10 +252,10 @@ class TransactionShard:
         self._entries: dict[str, _TransactionEntry] = {}
         self._deadlines = Deadlines()
         self._producer_ids: deque[int] = deque()
-        self._orders: list[MarkerOrder] = []
+        self._orders: list[PendingMarkers] = []
         self._completed: list[str] = []
         # Prepared transactions without partitions: they are completed at the next tick.
-        self._markless: dict[str, _TransactionEntry] = {}
+        self._without_partitions: dict[str, _TransactionEntry] = {}
         self._is_loaded = False
         self._loaded_ms = 0
         self.times = CallTimes()
@@ -271,7 +271,7 @@ class TransactionShard:
     @property
     def next_deadline_ms(self) -> int | None:
         """The time of the next call of `tick`; None if no timer runs."""
-        return self.times.now_ms if self._markless else self._deadlines.next_ms
+        return self.times.now_ms if self._without_partitions else self._deadlines.next_ms
 
     def statuses(self) -> Iterator[str]:
         """The status of each transactional id, by Kafka's name for it, for metrics."""
@@ -310,9 +310,9 @@ class TransactionShard:
         assert self._is_loaded
         self.times.now_ms = now_ms
         out = ReplyBuffer()
-        for entry in self._markless.values():
+        for entry in self._without_partitions.values():
             self._complete(out, entry)
-        self._markless.clear()
+        self._without_partitions.clear()
         self._deadlines.fire_due(now_ms, TIMERS_PER_TICK, out)
         return out.effects()
 
@@ -334,12 +334,12 @@ class TransactionShard:
             current = entry.current
             if current.status.is_prepared and self._marker(current) == marker:
                 for partition in partitions:
-                    entry.unmarked.pop(partition, None)
-                if not entry.unmarked:
+                    entry.awaiting_markers.pop(partition, None)
+                if not entry.awaiting_markers:
                     self._complete(out, entry)
         return out.effects()
 
-    def take_marker_orders(self) -> list[MarkerOrder]:
+    def take_marker_orders(self) -> list[PendingMarkers]:
         """The marker orders since the last call."""
         orders, self._orders = self._orders, []
         return orders
@@ -594,11 +594,11 @@ class TransactionShard:
         return due_ms + (self._loaded_ms - due_ms) % interval_ms
 
     def _order_markers(self, entry: _TransactionEntry, current: TransactionMetadata) -> None:
-        entry.unmarked = dict.fromkeys(current.partitions)
-        if not entry.unmarked:
-            self._markless[entry.transactional_id] = entry
+        entry.awaiting_markers = dict.fromkeys(current.partitions)
+        if not entry.awaiting_markers:
+            self._without_partitions[entry.transactional_id] = entry
             return
-        order = MarkerOrder(
+        order = PendingMarkers(
             entry.transactional_id,
             self._marker(current),
             current.partitions,

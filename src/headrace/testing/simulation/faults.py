@@ -200,16 +200,16 @@ class Faults:
         kinds: Sequence[str] | None = None,
         mean_gap_s: float = 0.7,
         durable: bool = False,
-        mortals: Sequence[Host] = (),
+        killable_clients: Sequence[Host] = (),
         transaction_version: int = 2,
         copies: Copies | None = None,
         damage_kinds: Sequence[str] | None = None,
     ) -> None:
-        """`mortals` are clients that may be killed, and restart their work."""
+        """`killable_clients` are clients that may be killed, and restart their work."""
         simulation = cluster.simulation
         self._cluster = cluster
         self._clients = list(clients)
-        self._mortals = list(mortals)
+        self._mortals = list(killable_clients)
         self._network = simulation.network
         self._simulation = simulation
         self._rng = Random(f"{simulation.seed}/faults")

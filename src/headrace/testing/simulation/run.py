@@ -268,7 +268,7 @@ class SimulationRun:
         self.faults = Faults(
             self.cluster,
             self.clients,
-            mortals=self.transactions.writers,
+            killable_clients=self.transactions.writers,
             kinds=self.plan.kinds,
             mean_gap_s=self.plan.mean_gap_s,
             durable=self.plan.durable,

@@ -13,7 +13,7 @@ from headrace.broker.coordination.transaction_coordinator import (
     TransactionDriver,
 )
 from headrace.coordinator.shard import ShardEffects
-from headrace.coordinator.transactions.transaction_metadata import MarkerOrder
+from headrace.coordinator.transactions.transaction_metadata import PendingMarkers
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.write_txn_markers import (
@@ -29,8 +29,8 @@ from tests.unit.broker.coordinating import FakePeers, Store, on_loop
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def order(*names: TopicPartition, producer_id: int = 7) -> MarkerOrder:
-    return MarkerOrder(f"id-{producer_id}", Marker(producer_id, 3, 12, True), names, 2)
+def order(*names: TopicPartition, producer_id: int = 7) -> PendingMarkers:
+    return PendingMarkers(f"id-{producer_id}", Marker(producer_id, 3, 12, True), names, 2)
 
 
 class Driver:

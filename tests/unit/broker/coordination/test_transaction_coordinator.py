@@ -26,7 +26,7 @@ from headrace.coordinator.transactions.transaction_metadata import (
     CLIENT_EPOCH_MAX,
     EPOCH_MAX,
     VERSION_WITH_BUMP,
-    MarkerOrder,
+    PendingMarkers,
     TransactionMetadata,
     TransactionSettings,
     TransactionStatus,
@@ -80,10 +80,10 @@ class Sender:
     """Notes what is ordered."""
 
     def __init__(self) -> None:
-        self.orders: list[MarkerOrder] = []
+        self.orders: list[PendingMarkers] = []
         self.stopped = False
 
-    def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
+    def send(self, driver: TransactionDriver, orders: Iterable[PendingMarkers]) -> None:
         self.orders += orders
 
     async def stop(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.coordination.producer_queue import WAITING_MAX, ProducerQueue
-from headrace.broker.coordination.transaction_verifier import Verdicts
+from headrace.broker.coordination.transaction_verifier import ErrorsByPartition
 from headrace.broker.handlers.produce import produce
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode
@@ -51,7 +51,7 @@ class FakeVerifier:
         partitions: Sequence[TopicPartition],
         *,
         add: bool,
-    ) -> Verdicts:
+    ) -> ErrorsByPartition:
         assert transactional_id == "id"
         indexes = tuple(name.partition for name in partitions)
         self.asked.append((producer_id, producer_epoch, indexes, add))

@@ -44,7 +44,7 @@ class Broker:
                 offline_partitions=lambda: self.offline,
                 rebuilt_partitions=lambda: self.rebuilt,
                 placed_partitions=lambda: self.placed,
-                awaits_cut=lambda name, partition: name in self.elected,
+                awaits_truncation=lambda name, partition: name in self.elected,
                 is_applied=True,
             ),
             store=self.store,

@@ -11,7 +11,7 @@ from unittest.mock import Mock, call
 import pytest
 
 from headrace.broker.fetch_purgatory import FetchPurgatory
-from headrace.broker.fetch_sessions import ReadLimit, SessionPartition
+from headrace.broker.fetch_sessions import FetchIsolation, SessionPartition
 from headrace.broker.replication.flush_queue import FlushQueue
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
@@ -54,7 +54,7 @@ def batch(*values: bytes, **settings: Any) -> memoryview:
     return memoryview(bytearray(encode_batch(records, **settings)))
 
 
-def read(limit: ReadLimit = ReadLimit.HIGH_WATERMARK) -> SessionPartition:
+def read(limit: FetchIsolation = FetchIsolation.HIGH_WATERMARK) -> SessionPartition:
     """What a fetch without a session wants."""
     return SessionPartition(NAME.topic, b"", NAME.partition, 0, 1_000_000, -1, -1, limit=limit)
 
@@ -350,7 +350,7 @@ def test_the_end_of_a_leadership_fails_who_waits(tmp_path: Path) -> None:
         waiting = [partition.when_committed(0), partition.when_persisted(0)]
         purgatory = FetchPurgatory()
         consumer = purgatory.park([(read(), partition)], 1, 60)
-        follower = purgatory.park([(read(ReadLimit.LOG_END), partition)], 1, 60)
+        follower = purgatory.park([(read(FetchIsolation.LOG_END), partition)], 1, 60)
         partition.follow(ELSEWHERE)
         assert [code_of(entry) for entry in waiting] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
         assert (consumer.ready.done(), follower.ready.done()) == (True, True)

@@ -432,8 +432,8 @@ def test_a_damaged_log_is_cut_when_its_sound_part_was_elected(hold: Open, tmp_pa
     assert prefix is not None
     assert (prefix.end_offset, prefix.epoch) == (6, 0)
     here.replicas.offer_prefix(ORDERS, prefix)
-    assert not here.replicas.awaits_cut(ORDERS, lost_on_2(1))
-    assert here.replicas.awaits_cut(ORDERS, ELECTED)
+    assert not here.replicas.awaits_truncation(ORDERS, lost_on_2(1))
+    assert here.replicas.awaits_truncation(ORDERS, ELECTED)
     here.apply(image(topic("orders", A, ELECTED)))
     leader = here.replicas.leader_of("orders", 0)
     assert leader.log.log_end_offset == 6
@@ -465,7 +465,7 @@ def test_an_offer_ends_when_another_replica_leads(hold: Open, tmp_path: Path) ->
     others = PartitionImage((1, 2, 3), (1,), 1, 4, 4, lost_replicas=(2,))
     here.apply(image(topic("orders", A, others)))
     assert here.replicas.replica_of("orders", 0).log.log_end_offset == 0
-    assert not here.replicas.awaits_cut(ORDERS, ELECTED)
+    assert not here.replicas.awaits_truncation(ORDERS, ELECTED)
     assert len(strays(tmp_path / "data")) == 1
 
 
@@ -479,7 +479,7 @@ def test_a_log_that_cannot_be_cut_stays_offline_and_is_lost_again(
     here.files.fail("truncate", ".log")
     here.apply(image(topic("orders", A, ELECTED)))
     assert here.replicas.offline_partitions() == [ORDERS]
-    assert not here.replicas.awaits_cut(ORDERS, ELECTED), "it is reported as lost again"
+    assert not here.replicas.awaits_truncation(ORDERS, ELECTED), "it is reported as lost again"
 
 
 def test_a_lost_log_is_offline_until_the_cluster_goes_on_without_it(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from headrace.client.consumer.completed_fetch import chunk_of
+from headrace.client.consumer.completed_fetch import completed_fetch_of
 from headrace.client.consumer.subscription import PartitionState, SubscriptionState
 from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition
@@ -63,7 +63,7 @@ def fetched(
 ) -> PartitionState:
     """Have an answer with batches come in."""
     state = subscription.state(tp)
-    chunk = chunk_of(b"".join(batches), state.fetch_offset)
-    assert chunk is not None
-    assert subscription.add(state, state.generation, chunk)
+    completed = completed_fetch_of(b"".join(batches), state.fetch_offset)
+    assert completed is not None
+    assert subscription.add(state, state.generation, completed)
     return state

@@ -93,7 +93,9 @@ def test_commits_are_done_in_the_order_they_are_asked_for() -> None:
         for offset in range(3):
             committing.expect()
             callback = lambda offsets, error: told.append((offsets[TP].offset, error))  # noqa: E731
-            asyncio.get_running_loop().create_task(committing.commit_and_tell(at(offset), callback))
+            asyncio.get_running_loop().create_task(
+                committing.commit_and_report(at(offset), callback)
+            )
         await asyncio.sleep(0)
         await committing.commit(at(3))
         await committing.drain(10)
@@ -129,7 +131,7 @@ def test_a_failed_commit_is_told_or_logged(caplog: pytest.LogCaptureFixture) -> 
     async def commit(committing: CommitQueue) -> None:
         for callback in (None, lambda offsets, error: None):
             committing.expect()
-            await committing.commit_and_tell(at(1), callback)
+            await committing.commit_and_report(at(1), callback)
         await committing.commit_done()
         with pytest.raises(CommitFailed):
             await committing.commit(at(1))

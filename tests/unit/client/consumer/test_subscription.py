@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from headrace.client.consumer.completed_fetch import RecordRun, chunk_of
+from headrace.client.consumer.completed_fetch import RecordRun, completed_fetch_of
 from headrace.client.consumer.subscription import (
     PartitionState,
     SubscriptionMode,
@@ -69,7 +69,7 @@ def test_a_seek_throws_away_what_was_fetched_and_what_is_on_its_way() -> None:
     subscription = reading(TP)
     state = fetched(subscription, [batch(0, 3)])
     generation = state.generation
-    late = chunk_of(batch(3), 3)
+    late = completed_fetch_of(batch(3), 3)
     assert late is not None
     subscription.seek(TP, 100)
     assert (state.position, state.fetch_offset, subscription.buffered_bytes) == (100, 100, 0)
@@ -81,7 +81,7 @@ def test_a_seek_throws_away_what_was_fetched_and_what_is_on_its_way() -> None:
 def test_an_answer_for_an_assignment_that_is_over_is_not_taken() -> None:
     subscription = reading(TP)
     before = subscription.state(TP)
-    late = chunk_of(batch(0), 0)
+    late = completed_fetch_of(batch(0), 0)
     assert late is not None
     subscription.drop([TP])
     subscription.replace([TP])
@@ -130,7 +130,7 @@ def test_chunks_count_until_they_were_read() -> None:
     assert subscription.buffered_bytes == size
     given.index = 2
     assert subscription.gave_out(state)
-    assert (subscription.buffered_bytes, list(state.chunks)) == (0, [])
+    assert (subscription.buffered_bytes, list(state.completed_fetches)) == (0, [])
 
 
 def test_a_paused_partition_is_neither_fetched_nor_handed_out() -> None:
@@ -242,7 +242,7 @@ def test_an_offset_out_of_range_is_looked_at_when_the_data_before_it_was_read() 
     state = fetched(subscription, [batch(0)])
     state.is_out_of_range = True
     assert not state.is_fetchable
-    state.chunks.clear()
+    state.completed_fetches.clear()
     assert state.is_fetchable
 
 
@@ -254,7 +254,7 @@ def test_what_did_not_reach_the_application_is_taken_back() -> None:
     subscription.take_back()
     assert subscription.positions() == {TP: 2, OTHER: 2}
     assert subscription.done_offsets() == {TP: 2, OTHER: 2}
-    assert (state.fetch_offset, len(untouched.chunks)) == (2, 1)
+    assert (state.fetch_offset, len(untouched.completed_fetches)) == (2, 1)
 
 
 def test_offsets_are_committed_with_the_epoch_of_the_record_before_them() -> None:

@@ -68,7 +68,7 @@ def sending(
 
     async def run() -> Result:
         engine = Sending(brokers, producer_options(**options))
-        await engine.sender.know_topic("t", 10)
+        await engine.sender.load_topic("t", 10)
         try:
             result = await scenario(engine)
             await engine.flush()

@@ -491,7 +491,7 @@ def test_a_topic_nobody_creates_is_unknown_and_the_error_says_what_to_do() -> No
     async def scenario() -> None:
         engine = Sending(brokers, producer_options())
         with pytest.raises(UnknownTopic, match=r"topic nope does not exist.*create_topic"):
-            await engine.sender.know_topic("nope", 60)
+            await engine.sender.load_topic("nope", 60)
         await engine.sender.stop(1)
 
     brokers.run(scenario())

@@ -508,7 +508,7 @@ def test_a_producer_that_is_replaced_is_fenced_and_says_so(version: int) -> None
                 await call()
         with pytest.raises(ProducerFenced):
             engine.send(b"more")
-        await newer.sender.know_topic("t", 10)
+        await newer.sender.load_topic("t", 10)
         await copy(newer, b"b")
         await newer.sender.stop(1)
 

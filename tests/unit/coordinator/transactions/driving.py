@@ -8,7 +8,7 @@ from headrace.coordinator.transactions.decisions import ProducerIdAndEpoch
 from headrace.coordinator.transactions.transaction_metadata import (
     AddOffsets,
     AddPartitions,
-    MarkerOrder,
+    PendingMarkers,
     TransactionSettings,
 )
 from headrace.coordinator.transactions.transaction_shard import TransactionShard
@@ -122,14 +122,14 @@ class Shell:
             has_controller=self.has_controller,
         )
 
-    def write_markers(self) -> list[MarkerOrder]:
+    def write_markers(self) -> list[PendingMarkers]:
         """Write every marker that is ordered."""
         orders = self.shard.take_marker_orders()
         for order in orders:
             self.written(order, *order.partitions)
         return orders
 
-    def written(self, order: MarkerOrder, *partitions: TopicPartition) -> None:
+    def written(self, order: PendingMarkers, *partitions: TopicPartition) -> None:
         self.perform(
             self.shard.marker_written(order.transactional_id, order.marker, partitions, self.now_ms)
         )

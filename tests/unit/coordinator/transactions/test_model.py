@@ -25,7 +25,7 @@ from headrace.coordinator.transactions.transaction_metadata import (
     EPOCH_MAX,
     SOURCES,
     VERSION_WITH_BUMP,
-    MarkerOrder,
+    PendingMarkers,
     TransactionMetadata,
     TransactionSettings,
     TransactionStatus,
@@ -202,7 +202,7 @@ class World:
         self.holder: dict[ProducerIdAndEpoch, Client] = {}
         self.told: dict[int, bool] = {}
         self.flights: list[Flight] = []
-        self.orders: list[tuple[Shell, MarkerOrder, TopicPartition]] = []
+        self.orders: list[tuple[Shell, PendingMarkers, TopicPartition]] = []
         self.numbers = count(1)
         self._choices = iter(choices)
 
@@ -409,7 +409,7 @@ class World:
             self.orders.append(sent)
         self._mark(*sent)
 
-    def _mark(self, shell: Shell, order: MarkerOrder, partition: TopicPartition) -> None:
+    def _mark(self, shell: Shell, order: PendingMarkers, partition: TopicPartition) -> None:
         code = self.logs[partition].mark(order.marker, order.transaction_version)
         if code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED and shell is self.shell:
             self.shell.written(order, partition)
