@@ -9,6 +9,8 @@ from collections.abc import Mapping
 _TOPIC = "name the topic without an option: headrace {command} TOPIC"
 _BOOTSTRAP = "use --bootstrap-server HOST:PORT"
 _CLIENT_FILE = "use --client-config FILE"
+_QUORUM = "use `headrace quorum describe`"
+_RESOURCE = "name the resource by its kind: --topic NAME, --broker ID, --group NAME"
 _EVERYWHERE = {
     "--broker-list": _BOOTSTRAP,
     "--bootstrap-servers": _BOOTSTRAP,
@@ -61,10 +63,7 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
         "--delete-offsets": "use `headrace groups delete-offsets GROUP`",
         "--group": "name the group without an option: headrace groups describe GROUP",
     },
-    "configs": {
-        "--describe": "use `headrace configs describe`",
-        "--alter": "use `headrace configs alter`",
-    },
+    "quorum": {"--status": _QUORUM, "--replication": _QUORUM},
     "reassign": {
         "--generate": "use `headrace reassign generate`",
         "--execute": "use `headrace reassign execute PLAN`",
@@ -78,6 +77,17 @@ _BY_COMMAND: Mapping[str, Mapping[str, str]] = {
 _TOPIC_OF = "name the topic without an option: headrace topics {command} TOPIC"
 _GROUP_OF = "name the group without an option: headrace groups {command} GROUP"
 _BY_PARENT = {
+    "configs": {
+        "--entity-type": _RESOURCE,
+        "--entity-name": _RESOURCE,
+        "--entity-default": "settings of every broker at once are not changed by this command",
+        "--add-config": "use --set KEY=VALUE",
+        "--delete-config": "use --delete KEY",
+    },
+    "quorum": {"--status": _QUORUM, "--replication": _QUORUM},
+    "transactions": {
+        "--transactional-id": "name the id without an option: headrace transactions {command} ID"
+    },
     "topics": {"--topic": _TOPIC_OF, "--if-not-exists": "create says if the topic exists already"},
     "groups": {"--group": _GROUP_OF},
     "reassign": {
@@ -85,6 +95,30 @@ _BY_PARENT = {
         " {command} PLAN"
     },
 }
+
+
+# Kafka's commands, without their prefix `kafka-`.
+_COMMANDS = {
+    "console-consumer": "consume",
+    "console-producer": "produce",
+    "consumer-groups": "groups",
+    "dump-log": "log dump",
+    "leader-election": "brokers elect",
+    "log-dirs": "brokers describe",
+    "metadata-quorum": "quorum",
+    "reassign-partitions": "reassign",
+    "server-start": "broker --config FILE",
+}
+
+
+def command_for(name: str) -> str | None:
+    """The command in place of one of Kafka's, which may have its ending; None if it is not one.
+
+    >>> command_for("kafka-consumer-groups.sh")
+    'headrace groups'
+    """
+    found = _COMMANDS.get(name.removeprefix("kafka-").removesuffix(".sh"))
+    return None if found is None else f"headrace {found}"
 
 
 def advice(command_path: str, option: str) -> str | None:

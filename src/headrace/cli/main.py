@@ -94,8 +94,11 @@ class RootGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
             # Only needed after a mistake.
+            from headrace.cli.kafka_words import command_for  # noqa: PLC0415
             from headrace.options import nearest  # noqa: PLC0415
 
+            if (meant := command_for(args[0])) is not None:
+                raise click.UsageError(f"No such command '{args[0]}': use `{meant}`.", ctx)
             near = nearest(args[0], SUBCOMMANDS)
             names = [near] if near else []
             raise click.exceptions.NoSuchCommand(args[0], possibilities=names, ctx=ctx)
@@ -155,6 +158,11 @@ def _instead(ctx: click.Context, option: str) -> str:
 
     if (meant := advice(ctx.command_path, option)) is not None:
         return f": {meant}"
+    # Kafka's commands have options for what are subcommands here: `kafka-acls --list`.
+    for group in (ctx, ctx.parent):
+        name = option.removeprefix("--")
+        if group and isinstance(group.command, click.Group) and name in group.command.commands:
+            return f": use `{group.command_path} {name}`"
     names = [name for parameter in ctx.command.params for name in parameter.opts]
     near = nearest(option, (name for name in names if name.startswith("--")))
     return f": did you mean {near}" if near else ""

@@ -88,6 +88,8 @@ class Shard(Protocol):
     """
 
     times: CallTimes
+    # The requests that are answered by records, unless they are refused.
+    recording_requests: frozenset[type[Message]]
 
     @property
     def next_deadline_ms(self) -> int | None:

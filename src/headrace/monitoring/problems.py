@@ -161,10 +161,13 @@ def _partition_problems(facts: ClusterFacts) -> Iterator[Problem]:
             tp = TopicPartition(name, partition.index)
             adding = facts.moving[tp].adding if tp in facts.moving else ()
             if partition.leader < 0:
+                why = f"in sync were {_list(partition.isr)}: start their brokers"
+                if not partition.isr:
+                    why = "and none is in sync: see what is wrong with the replicas"
                 detail = (
-                    f"no replica leads; in sync were {_list(partition.isr)}: start their brokers."
-                    " `headrace topics describe` shows who else could lead, `headrace brokers elect"
-                    " --unclean` takes any replica and may lose records"
+                    f"no replica leads; {why}. `headrace topics describe` shows who else could"
+                    " lead, `headrace brokers elect --unclean` takes any replica and may lose"
+                    " records"
                 )
                 found.setdefault(("offline-partition", name, detail), []).append(tp.partition)
                 continue

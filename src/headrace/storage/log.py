@@ -762,17 +762,33 @@ class Log:
         """Take the log offline because its data directory failed."""
         self._health.take_down(error)
 
+    def check_room(self) -> None:
+        """KAFKA_STORAGE_ERROR if the data directory is full, and appends are refused."""
+        try:
+            if self._room is not None:
+                self._room.check()
+        except DiskFull as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
     def close(self, *, clean: bool = True) -> None:
         """Close the log; if `clean`, make it durable, so that opening it needs no scan."""
         if self._health.closed:
             return
         try:
             if clean and not self._health.down:
-                self._guard(self._make_durable, fatal=True)
+                self._guard(self._close_files, fatal=True)
         finally:
             self._health.close()
             self.active.allow_close()
             self.open_files.forget_under(self.directory)
+
+    def _close_files(self) -> None:
+        try:
+            self._make_durable()
+        except ResourceShortage as error:
+            # The caller, which closes all logs on that disk, says so once.
+            self._health.take_down(error)
+            raise self._health.refusal() from error
 
     def _make_durable(self) -> None:
         self.active.finish_indexes()

@@ -654,6 +654,7 @@ class LogManager:
             for log in self._logs_in(directory):
                 self.close_log(log, clean=clean)
                 sound = sound and log.offline is None
+            _warn_of_shortage(directory, self._logs_in(directory))
             if sound and not any(self._homes[name] is directory for name in self.failed):
                 self._try(directory, self.checkpoint_directory, directory, high_watermarks)
                 if directory.error is None:
@@ -715,3 +716,15 @@ def _write_high_watermarks(
     known = ChainMap(dict(high_watermarks), written)
     names = [*(log.topic_partition for log in logs), *failed]
     directory.write_high_watermarks({name: known[name] for name in names if name in known})
+
+
+def _warn_of_shortage(directory: DataDirectory, logs: Iterable[Log]) -> None:
+    """Log once for all logs of a directory which a full disk kept from being closed cleanly."""
+    errors = [log.offline for log in logs if isinstance(log.offline, ResourceShortage)]
+    if errors:
+        logger.warning(
+            "%d logs in %s were not closed cleanly, and the next start reads their ends: %s",
+            len(errors),
+            directory.path,
+            errors[0],
+        )

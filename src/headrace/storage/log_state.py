@@ -53,8 +53,7 @@ class LogHealth:
         if self.offline is not None:
             return KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{self.offline}; the log {self._name} is offline: repair or replace the disk,"
-                " then restart the broker",
+                f"{self.offline}; the log {self._name} is offline: {self._advice}",
             )
         # The client then looks up the leader again, and finds the log there or the topic deleted.
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log {self._name} is closed")
@@ -73,18 +72,25 @@ class LogHealth:
         if self.offline is None:
             self.take_down(error)
             logger.error(
-                "the log %s is offline: %s. Other replicas lead in its place; repair or replace the"
-                " disk, then restart the broker",
+                "the log %s is offline: %s. Other replicas lead in its place; %s",
                 self._name,
                 error,
+                self._advice,
             )
         return self.refusal()
 
     def take_down(self, error: HeadraceError) -> None:
         """Take the log offline, for a reason that the caller logs."""
         if self.offline is None and not self.closed:
-            self.offline = StorageError(str(error))
+            kind = type(error) if isinstance(error, ResourceShortage) else StorageError
+            self.offline = kind(str(error))
             self.down = True
+
+    @property
+    def _advice(self) -> str:
+        if isinstance(self.offline, ResourceShortage):
+            return "when there is room, restart the broker"
+        return "repair or replace the disk, then restart the broker"
 
 
 class LogState:

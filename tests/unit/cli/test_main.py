@@ -69,6 +69,19 @@ def test_without_a_command_the_help_goes_to_stderr() -> None:
         ),
         (["topics", "create", "--topic", "a"], "headrace: No such option '--topic': name the top"),
         (["produce", "a", "--property", "b=c"], "headrace: No such option '--property': use --key"),
+        (["acls", "--list"], "headrace: No such option '--list': use `headrace acls list`; see"),
+        (
+            ["users", "add", "--list"],
+            "headrace: No such option '--list': use `headrace users list`",
+        ),
+        (
+            ["configs", "alter", "--entity-name", "a"],
+            "headrace: No such option '--entity-name': name the resource by its kind: --topic",
+        ),
+        (
+            ["kafka-consumer-groups.sh", "--list"],
+            "headrace: No such command 'kafka-consumer-groups.sh': use `headrace groups`; see",
+        ),
         (["topics", "list", "--zookeeper", "a"], "headrace: No such option '--zookeeper': there "),
         (
             ["consume", "a", "--from-beginning", "--from", "end"],

@@ -191,7 +191,13 @@ class ShardDriver(Generic[ShardT]):
     def handle(
         self, request: Message, version: int, client: RequestClient
     ) -> Message | asyncio.Future[Message]:
-        """The shard's response to a request, or a future of it."""
+        """The shard's response to a request, or a future of it.
+
+        On a full disk requests that need records are refused before the shard sees them: an append
+        that fails costs the shard, and with it the members of its groups, which can go on reading.
+        """
+        if type(request) in self.shard.recording_requests:
+            self._check_room()
         waiting = _PendingReply()
         try:
             effects = self.shard.handle(request, version, waiting, client, self.now_ms())
@@ -204,6 +210,12 @@ class ShardDriver(Generic[ShardT]):
         self._waiting[waiting] = None
         future.add_done_callback(lambda _: self._answered(waiting))
         return future
+
+    def _check_room(self) -> None:
+        try:
+            self.partition.log.check_room()
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
     def ask(self, question: Callable[[ShardT], R]) -> R:
         """Call the shard and return the result; COORDINATOR_NOT_AVAILABLE if it raises anything."""

@@ -99,6 +99,9 @@ class GroupShard:
         self._offsets = OffsetStore(settings, self.times, topic_id_of)
         self._classic = ClassicProtocol(settings)
         self._is_loaded = False
+        self.recording_requests: frozenset[type[Message]] = frozenset(
+            (OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest)
+        )
         self.has_to_remove_stale_offsets = False
         """Whether offsets were loaded: topics may have been deleted while there was no leader."""
         # The number of records of unknown types that were loaded.

@@ -267,6 +267,7 @@ class TransactionShard:
             EndTxnRequest: self._end,
             InitProducerIdRequest: self._initialize,
         }
+        self.recording_requests: frozenset[type[Message]] = frozenset(self._handlers)
 
     @property
     def next_deadline_ms(self) -> int | None:

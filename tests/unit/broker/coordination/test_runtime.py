@@ -15,6 +15,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.clock import SteadyClock, SystemClock
 from headrace.config import TopicConfig
 from headrace.coordinator.groups.group_shard import GroupShard
+from headrace.coordinator.records import decode_offset
 from headrace.coordinator.shard import GroupSettings, RequestClient, ShardEffects
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage
@@ -27,8 +28,9 @@ from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequestGroup
-from headrace.protocol.records import scan_headers
+from headrace.protocol.records import decode_rows
 from headrace.protocol.schema import Message
+from headrace.storage.disk_space import DiskSpace
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.types import TopicPartition
@@ -76,8 +78,11 @@ def committed(driver: ShardDriver[GroupShard], group: str = "g") -> list[int]:
     ]
 
 
-def open_partition(directory: Path, config: TopicConfig, executor: ByHand) -> Partition:
-    log = Log.open(Files(), str(directory / str(NAME)), NAME, config, SystemClock().now_ms())
+def open_partition(
+    directory: Path, config: TopicConfig, executor: ByHand, room: DiskSpace | None = None
+) -> Partition:
+    now_ms = SystemClock().now_ms()
+    log = Log.open(Files(), str(directory / str(NAME)), NAME, config, now_ms, room=room)
     partition = Partition(NAME, log, config, FlushQueue(executor))
     partition.lead(PartitionImage(replicas=(1,), isr=(1,), leader=1), 0)
     return partition
@@ -87,10 +92,11 @@ def with_driver(
     directory: Path,
     config: TopicConfig,
     test: Callable[[ShardDriver[GroupShard], ByHand], Coroutine[Any, Any, None]],
+    room: DiskSpace | None = None,
 ) -> None:
     async def run() -> None:
         executor = ByHand()
-        partition = open_partition(directory, config, executor)
+        partition = open_partition(directory, config, executor, room)
         shard = GroupShard(SETTINGS, Random(1))
         driver = ShardDriver(partition, shard, SteadyClock(SystemClock()), lambda _: None)
         await driver.load()
@@ -110,6 +116,27 @@ def test_a_commit_is_answered_at_once_when_it_is_written(tmp_path: Path) -> None
         assert driver.partition.log.log_end_offset == 1
 
     with_driver(tmp_path, TopicConfig(), test)
+
+
+def test_on_a_full_disk_commits_are_refused_and_the_group_lives_on(tmp_path: Path) -> None:
+    room = DiskSpace(Files(), str(tmp_path))
+    room.open()
+
+    async def test(driver: ShardDriver[GroupShard], _: ByHand) -> None:
+        driver.handle(commit(7), 2, CLIENT)
+        room.is_full = True
+        with pytest.raises(
+            KafkaError, match=r"COORDINATOR_NOT_AVAILABLE.* data directory .* is full"
+        ):
+            driver.handle(commit(8), 2, CLIENT)
+        assert not driver.closed
+        assert committed(driver) == [7]
+        assert isinstance(driver.handle(HeartbeatRequest(group_id="g"), 4, CLIENT), Message)
+        room.is_full = False
+        driver.handle(commit(9), 2, CLIENT)
+        assert committed(driver) == [9]
+
+    with_driver(tmp_path, TopicConfig(), test, room)
 
 
 def test_neither_answered_nor_seen_before_it_is_committed(tmp_path: Path) -> None:
@@ -251,8 +278,10 @@ def test_what_is_written_has_the_time_of_day_and_deadlines_do_not(tmp_path: Path
         clock.wall_ms += 86_400_000
         driver.handle(commit(7), 2, CLIENT)
         assert driver.now_ms() == 1_700_000_000_000
-        [header] = scan_headers(partition.log.read(0, 10_000, 1).records)
-        assert header.base_timestamp == clock.wall_ms
+        [row] = decode_rows(partition.log.read(0, 10_000, 1).records)
+        # The time that counts for the retention of offsets, after a restart too.
+        assert decode_offset(row.value or b"").commit_timestamp == clock.wall_ms
+        assert row.timestamp == clock.wall_ms
         driver.close()
 
     asyncio.run(run())
