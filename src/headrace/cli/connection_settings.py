@@ -1,7 +1,8 @@
 """Properties that a command's connections have: of a file, a profile, and the environment.
 
 Precedence: an option of the command, then a variable `HEADRACE_...`, then the file of
-`--client-config` or the profile. The names are those of Kafka's clients.
+`--client-config` or the profile. The names are those of Kafka's clients. What reads files imports
+the client, and is imported when a command reads one: help must not wait for it.
 """
 
 import os
@@ -12,11 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.client.property_files import (
-    existing_profile,
-    profile_directory,
-    read_client_config,
-)
 from headrace.options import Option, OptionTable, options_of
 
 if TYPE_CHECKING:
@@ -90,12 +86,16 @@ def connection_security() -> "ClientSecurity":
 
 def profile_names() -> list[str]:
     """The names of all profiles, sorted."""
+    from headrace.client.property_files import profile_directory  # noqa: PLC0415
+
     directory = profile_directory()
     return sorted(path.stem for path in directory.glob("*.properties"))
 
 
 def current_profile_file() -> Path:
     """The file that has the name of the profile for commands that name none."""
+    from headrace.client.property_files import profile_directory  # noqa: PLC0415
+
     return profile_directory().parent / "current-profile"
 
 
@@ -109,11 +109,14 @@ def current_profile() -> str | None:
 
 def read_profile(name: str) -> dict[str, str]:
     """The properties of a profile."""
+    from headrace.client.property_files import existing_profile  # noqa: PLC0415
+
     return _read_checked(existing_profile(name))
 
 
 def _read_checked(path: Path) -> dict[str, str]:
     from headrace.client.options import check_properties  # noqa: PLC0415
+    from headrace.client.property_files import read_client_config  # noqa: PLC0415
 
     properties = read_client_config(path)
     check_properties(properties, str(path))
