@@ -193,8 +193,10 @@ class DataDirectory:
         self.clean = data is not None
         if data is not None:
             # Even a marker that cannot be decoded was made durable only after the logs were.
-            with suppress(ValueError, KeyError, TypeError):
+            try:
                 self.broker_epoch = decode_clean_shutdown(data)
+            except (ValueError, KeyError, TypeError):
+                logger.warning("%s is damaged: the cluster is told of an unclean shutdown", marker)
             self._files.remove(marker)
             self._files.sync_directory(self.path)
 
@@ -221,11 +223,13 @@ class DataDirectory:
         return offsets
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        data = self._files.read_bytes(f"{self.path}/{name}")
+        path = f"{self.path}/{name}"
+        data = self._files.read_bytes(path)
         try:
             return decode_offsets(data) if data is not None else {}
-        except ValueError:
+        except ValueError as error:
             # Without recovery points every log is scanned whole: slow, but no record is lost.
+            logger.warning("%s is damaged: %s; the logs tell what it said", path, error)
             return {}
 
     def log_directories(self) -> dict[TopicPartition, str]:

@@ -20,7 +20,9 @@ from headrace.errors import CorruptBatch
 from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
 from headrace.storage.aborted_index import ABORTED_SUFFIX, aborted_size_fits
 from headrace.storage.checkpoints import (
+    FLUSHED_OFFSET,
     LEADER_EPOCHS,
+    LOG_START,
     PARTITION_METADATA,
     SEGMENT_SIZES,
     SegmentSizes,
@@ -112,7 +114,8 @@ def load(
     missing. DamagedLog if flushed data are lost: then the log keeps all the batches it was found
     with.
     """
-    flushed_offset = read_flushed_offset(open_files.files, directory) or 0
+    noted_flushed = read_flushed_offset(open_files.files, directory)
+    flushed_offset = noted_flushed or 0
     if not clean:
         recovery_point = max(recovery_point, flushed_offset)
     loader = _LogLoader(
@@ -129,6 +132,7 @@ def load(
     )
     is_new = loader.find(log_start_offset)
     loader.load_epochs()
+    is_note_damaged = noted_flushed is None and loader.report_unreadable(FLUSHED_OFFSET)
     if is_new:
         end_offset = log_start_offset
         if topic_id is not None:
@@ -142,13 +146,16 @@ def load(
     start_offset = max(log_start_offset, loader.segments[0].base_offset)
     loader.epochs.truncate_from_end(end_offset)
     loader.epochs.truncate_from_start(start_offset)
+    flusher = loader.flusher(end_offset, flushed_offset, names_unsynced=is_new or not clean)
+    if is_note_damaged:
+        flusher.restore_note()
     return LoadedLog(
         open_files,
         Segments(open_files, directory, loader.segments),
         loader.epochs,
         loader.producers,
         loader.snapshots,
-        loader.flusher(end_offset, flushed_offset, names_unsynced=is_new or not clean),
+        flusher,
         loader.start,
         topic_id,
         start_offset,
@@ -238,7 +245,10 @@ class _LogLoader:
         self._log_start_offset = log_start_offset
         self._same_boot = same_boot
         self._check_start = check_start
-        self.start = LogStart(open_files, directory, read_log_start(open_files.files, directory))
+        log_start = read_log_start(open_files.files, directory)
+        self.start = LogStart(open_files, directory, log_start)
+        if log_start is None:
+            self.report_unreadable(LOG_START)
         self._epochs_unreadable = False
         self._scanned_epochs = EpochScan(())
         self._damaged: set[int] = set()
@@ -281,6 +291,14 @@ class _LogLoader:
         except ValueError as error:
             self._epochs_unreadable = True
             self.report.rebuilt.append(f"{self.epochs.path} cannot be read: {error}")
+
+    def report_unreadable(self, name: str) -> bool:
+        """Report a file that is damaged, and is written again; False if it is missing."""
+        path = f"{self._directory}/{name}"
+        is_there = self._files.exists(path)
+        if is_there:
+            self.report.rebuilt.append(f"{path} cannot be read")
+        return is_there
 
     def _add(
         self, base_offset: int, size: int, index_size: int, time_index_size: int, aborted_size: int
@@ -411,6 +429,8 @@ class _LogLoader:
         end_offset = self._load_clean_tail(is_joined=bool(noted)) if clean else None
         if end_offset is None:
             end_offset = self._recover(recovery_point)
+            if clean:
+                self._report_indexes(self.segments[-1])
         else:
             load_producers(
                 self.producers, self.snapshots, self.segments, end_offset, self._heard_ms
@@ -747,14 +767,17 @@ class _LogLoader:
 
     def _rebuild(self, segment: Segment) -> None:
         """Rebuild the indexes of a trusted segment from its batches."""
-        self.report.rebuilt_indexes += 1
-        self.report.rebuilt.append(f"the indexes of {segment.log_path} were wrong or missing")
+        self._report_indexes(segment)
         segment.reset_indexes()
         for header, _, position in self._trusted_batches(self.segments.index(segment)):
             segment.note_batch(header, position, self._config.index_interval_bytes)
             segment.write_indexes()
         segment.finish_indexes()
         segment.sync(indexes=True)
+
+    def _report_indexes(self, segment: Segment) -> None:
+        self.report.rebuilt_indexes += 1
+        self.report.rebuilt.append(f"the indexes of {segment.log_path} were wrong or missing")
 
     def _rebuild_aborted(self, index: int) -> None:
         """Rebuild the index of aborted transactions of a trusted segment."""

@@ -162,6 +162,12 @@ class RecoveryPoint:
                         self._note()
                 return self.recovery_point
 
+    def restore_note(self) -> None:
+        """Make `flushed-offset` again, which is damaged: records below here are durable."""
+        with suppress(StorageError):  # The next flush makes it.
+            self._files.remove(f"{self._directory}/{FLUSHED_OFFSET}")
+            self._note()
+
     def _note(self) -> None:
         """Write the recovery point to `flushed-offset`, within one sector and so atomically."""
         self._noted = self.recovery_point

@@ -229,11 +229,42 @@ def test_the_flushed_offset_is_taken_back_before_bytes_are(tmp_path: Path) -> No
     assert open_log(tmp_path).log_end_offset == 50
 
 
-@pytest.mark.parametrize("noted", [b"", b"garbage", bytes(12), b"\xff" * 12])
+@pytest.mark.parametrize("noted", [b"", b"garbage", b"long" * 9, bytes(12), b"\xff" * 12])
 def test_a_damaged_flushed_offset_is_not_believed(tmp_path: Path, noted: bytes) -> None:
     written(tmp_path, clean=True)
     (tmp_path / "flushed-offset").write_bytes(noted)
-    assert reopen(tmp_path, recovery_point=24).log_end_offset == 24
+    log = reopen(tmp_path, recovery_point=24)
+    assert log.log_end_offset == 24
+    assert log.recovery.rebuilt == [f"{tmp_path}/flushed-offset cannot be read"]
+    assert not reopen(tmp_path, recovery_point=24).recovery.rebuilt
+
+
+@pytest.mark.parametrize("name", ["log-start-offset", "flushed-offset", "segment-checkpoint"])
+def test_what_a_damaged_small_file_said_is_found_again_with_a_line(
+    tmp_path: Path, name: str
+) -> None:
+    written(tmp_path, clean=True)
+    (tmp_path / name).write_bytes(b"garbage")
+    log = reopen(tmp_path, clean=True)
+    assert log.log_end_offset == 24
+    [line] = log.recovery.rebuilt
+    assert line.startswith(f"{tmp_path}/{name} cannot be read")
+    log.close()
+    assert not reopen(tmp_path, clean=True).recovery.rebuilt
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_indexes_of_the_active_segment_are_made_again_with_a_line(
+    tmp_path: Path, suffix: str
+) -> None:
+    written(tmp_path, clean=True)
+    path = max(tmp_path.glob(f"*{suffix}"))
+    path.unlink()
+    log = reopen(tmp_path, clean=True)
+    assert log.log_end_offset == 24
+    assert log.recovery.rebuilt == [
+        f"the indexes of {path.with_suffix('.log')} were wrong or missing"
+    ]
 
 
 # Epochs.

@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_at_the_end_is_told_of_once_and_needs_no_repair(
     files.fail("write", ".snapshot.tmp", errno.ENOSPC)
     manager.close()
     assert errors(caplog) == []
-    [line] = [one.getMessage() for one in caplog.records]
+    [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"3 logs in {tmp_path}/data were not closed cleanly, and the next start")
     assert "free some space on that disk" in line
     files.heal()

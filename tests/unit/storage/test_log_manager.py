@@ -207,8 +207,8 @@ def test_a_checkpoint_in_another_thread_does_not_bring_back_what_was_truncated(
     assert decode_offsets(path.read_bytes()) == {partition(0): 0}
 
 
-def test_damaged_checkpoints_cost_a_scan_and_nothing_else(
-    tmp_path: Path, open_manager: Open
+def test_damaged_checkpoints_cost_a_scan_and_a_line_each(
+    tmp_path: Path, open_manager: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = open_manager()
     create(manager, 0)
@@ -218,6 +218,20 @@ def test_damaged_checkpoints_cost_a_scan_and_nothing_else(
         path.write_bytes(b"garbage")
     (tmp_path / "data" / CLEAN_SHUTDOWN).unlink()
     assert open_manager().logs[partition(0)].log_end_offset == 1
+    lines = [record.getMessage() for record in caplog.records]
+    for name in ("recovery-point-offset", "replication-offset", "cleaner-offset"):
+        if (tmp_path / "data" / f"{name}-checkpoint").exists():
+            assert [f"/{name}-checkpoint is damaged" in line for line in lines].count(True) == 1
+
+
+def test_a_damaged_mark_of_a_clean_shutdown_is_told_of(
+    tmp_path: Path, open_manager: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_manager().close(broker_epoch=7)
+    (tmp_path / "data" / CLEAN_SHUTDOWN).write_bytes(b"garbage")
+    assert open_manager().previous_broker_epoch == -1
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.endswith(f"{CLEAN_SHUTDOWN} is damaged: the cluster is told of an unclean shutdown")
 
 
 def test_new_logs_go_where_there_are_the_fewest(open_manager: Open) -> None:
