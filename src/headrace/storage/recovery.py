@@ -114,10 +114,9 @@ def load(
     missing. DamagedLog if flushed data are lost: then the log keeps all the batches it was found
     with.
     """
-    noted_flushed = read_flushed_offset(open_files.files, directory)
-    flushed_offset = noted_flushed or 0
+    flushed_offset = read_flushed_offset(open_files.files, directory)
     if not clean:
-        recovery_point = max(recovery_point, flushed_offset)
+        recovery_point = max(recovery_point, flushed_offset or 0)
     loader = _LogLoader(
         open_files,
         directory,
@@ -132,7 +131,6 @@ def load(
     )
     is_new = loader.find(log_start_offset)
     loader.load_epochs()
-    is_note_damaged = noted_flushed is None and loader.report_unreadable(FLUSHED_OFFSET)
     if is_new:
         end_offset = log_start_offset
         if topic_id is not None:
@@ -146,16 +144,13 @@ def load(
     start_offset = max(log_start_offset, loader.segments[0].base_offset)
     loader.epochs.truncate_from_end(end_offset)
     loader.epochs.truncate_from_start(start_offset)
-    flusher = loader.flusher(end_offset, flushed_offset, names_unsynced=is_new or not clean)
-    if is_note_damaged:
-        flusher.restore_note()
     return LoadedLog(
         open_files,
         Segments(open_files, directory, loader.segments),
         loader.epochs,
         loader.producers,
         loader.snapshots,
-        flusher,
+        loader.flusher(end_offset, flushed_offset, names_unsynced=is_new or not clean),
         loader.start,
         topic_id,
         start_offset,
@@ -248,7 +243,7 @@ class _LogLoader:
         log_start = read_log_start(open_files.files, directory)
         self.start = LogStart(open_files, directory, log_start)
         if log_start is None:
-            self.report_unreadable(LOG_START)
+            self._report_unreadable(LOG_START)
         self._epochs_unreadable = False
         self._scanned_epochs = EpochScan(())
         self._damaged: set[int] = set()
@@ -292,7 +287,7 @@ class _LogLoader:
             self._epochs_unreadable = True
             self.report.rebuilt.append(f"{self.epochs.path} cannot be read: {error}")
 
-    def report_unreadable(self, name: str) -> bool:
+    def _report_unreadable(self, name: str) -> bool:
         """Report a file that is damaged, and is written again; False if it is missing."""
         path = f"{self._directory}/{name}"
         is_there = self._files.exists(path)
@@ -393,10 +388,10 @@ class _LogLoader:
         return 0, end_offset
 
     def flusher(
-        self, end_offset: int, flushed_offset: int, *, names_unsynced: bool
+        self, end_offset: int, flushed_offset: int | None, *, names_unsynced: bool
     ) -> RecoveryPoint:
         """The flusher of the log, whose recovery point is its end."""
-        return RecoveryPoint(
+        flusher = RecoveryPoint(
             self._open_files,
             self._directory,
             self.epochs,
@@ -404,9 +399,12 @@ class _LogLoader:
             self.start,
             recovery_point=end_offset,
             now_ms=self._now_ms,
-            flushed_offset=flushed_offset,
+            flushed_offset=flushed_offset or 0,
             names_unsynced=names_unsynced,
         )
+        if flushed_offset is None and self._report_unreadable(FLUSHED_OFFSET):
+            flusher.restore_note()
+        return flusher
 
     def load(self, recovery_point: int, *, clean: bool) -> int:
         """Load the log, scanning as little as is safe; return its end offset."""
