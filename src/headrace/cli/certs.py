@@ -1,11 +1,11 @@
 """`headrace certs`: a certificate authority, and certificates, for development and tests."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
 
-from headrace.cli.options import examples
+from headrace.cli.options import Command, examples
 
 _DEFAULT_DIRECTORY = "headrace-certs"
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -18,6 +18,16 @@ def certs() -> None:
     They are for development and tests: the key of the authority lies in a file, and nothing can be
     revoked.
     """
+
+
+def _days_option(default: int, help_text: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--days",
+        type=click.IntRange(min=1, max=36_500),
+        default=default,
+        show_default=True,
+        help=help_text,
+    )
 
 
 _directory_option = click.option(
@@ -35,13 +45,7 @@ _directory_option = click.option(
 )
 @_directory_option
 @click.option("--name", default="headrace CA", show_default=True, help="The authority's name.")
-@click.option(
-    "--days",
-    type=click.IntRange(min=1, max=36_500),
-    default=3650,
-    show_default=True,
-    help="How long its certificate is valid.",
-)
+@_days_option(3650, "How long its certificate is valid.")
 def ca(directory: Path, name: str, days: int) -> None:
     """Make a certificate authority, which signs the certificates of brokers and clients."""
     # The library takes long to import, and all other commands do without it.
@@ -72,13 +76,7 @@ def ca(directory: Path, name: str, days: int) -> None:
     help="A host name or address that clients or brokers connect to; may be repeated. Without it"
     " localhost, 127.0.0.1 and ::1.",
 )
-@click.option(
-    "--days",
-    type=click.IntRange(min=1, max=36_500),
-    default=825,
-    show_default=True,
-    help="How long it is valid.",
-)
+@_days_option(825, "How long it is valid.")
 def broker(name: str, directory: Path, hosts: tuple[str, ...], days: int) -> None:
     """Make the key and the certificate of a broker, for the hosts it is reached at."""
     from headrace.cli.certificate_authority import (  # noqa: PLC0415  # As above.
@@ -104,13 +102,7 @@ def broker(name: str, directory: Path, hosts: tuple[str, ...], days: int) -> Non
 @certs.command(epilog=examples("headrace certs client alice"))
 @click.argument("name")
 @_directory_option
-@click.option(
-    "--days",
-    type=click.IntRange(min=1, max=36_500),
-    default=825,
-    show_default=True,
-    help="How long it is valid.",
-)
+@_days_option(825, "How long it is valid.")
 def client(name: str, directory: Path, days: int) -> None:
     """Make the key and the certificate of a client, whose principal is User:CN=NAME."""
     from headrace.cli.certificate_authority import (  # noqa: PLC0415  # As above.

@@ -10,7 +10,7 @@ import click
 
 from headrace import __version__
 from headrace.cli.connection_settings import connection_properties
-from headrace.cli.options import bootstrap_option, examples
+from headrace.cli.options import bootstrap_option, examples, pipelines_option
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError
 
@@ -84,14 +84,7 @@ _PACKAGES = ("jinja2", "starlette", "uvicorn")
     is_flag=True,
     help="Serve other machines without a sign-in or without TLS.",
 )
-@click.option(
-    "--pipeline",
-    "pipelines",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help="A pipeline that runs on this machine; may be repeated.",
-)
+@pipelines_option
 @click.option(
     "--pipelines-dir",
     "directories",

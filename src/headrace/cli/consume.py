@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.clients import IsolationLevelName, now_ms, open_admin, open_consumer
 from headrace.cli.interrupts import Interrupts
-from headrace.cli.options import client_options, examples
+from headrace.cli.options import client_options, examples, isolation_option
 from headrace.cli.output import (
     TEMPLATE_FIELDS,
     Format,
@@ -182,15 +182,7 @@ class PartitionReader:
     is_flag=True,
     help="Wait for new records. Without it reading stops where the log ended at the start.",
 )
-@click.option(
-    "--isolation-level",
-    "isolation",
-    type=click.Choice(["read_uncommitted", "read_committed"]),
-    default="read_uncommitted",
-    show_default=True,
-    metavar="LEVEL",
-    help="read_committed leaves out aborted transactions, and stops before open ones.",
-)
+@isolation_option
 @click.option(
     "--format",
     "format_text",

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -80,6 +81,31 @@ def json_option(command: Command) -> Command:
 def client_options(command: Command) -> Command:
     """The options of every command that talks to a broker."""
     return bootstrap_option(timeout_option(json_option(command)))
+
+
+def isolation_option(command: Command) -> Command:
+    """The `--isolation-level` option of commands that read records."""
+    return click.option(
+        "--isolation-level",
+        "isolation",
+        type=click.Choice(["read_uncommitted", "read_committed"]),
+        default="read_uncommitted",
+        show_default=True,
+        metavar="LEVEL",
+        help="read_committed leaves out aborted transactions, and stops before open ones.",
+    )(command)
+
+
+def pipelines_option(command: Command) -> Command:
+    """The `--pipeline` option of commands that show what runs."""
+    return click.option(
+        "--pipeline",
+        "pipelines",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="A pipeline that runs on this machine; may be repeated.",
+    )(command)
 
 
 def yes_option(command: Command) -> Command:

@@ -10,7 +10,7 @@ import click
 from headrace.cli.clients import IsolationLevelName, consumer_config, now_ms, open_admin
 from headrace.cli.consume import check_format, choose_format, partitions_of
 from headrace.cli.interrupts import INTERRUPTED
-from headrace.cli.options import client_options, examples
+from headrace.cli.options import client_options, examples, isolation_option
 from headrace.cli.output import TEMPLATE_FIELDS, Format, bytes_text, counted
 from headrace.cli.partitions import FORMS, find_ranges, parse_start
 from headrace.client.admin.admin import Admin
@@ -89,15 +89,7 @@ class StatusLine:
 @click.option(
     "--newest-first", is_flag=True, help="Read from the end backwards, a part of the log at a time."
 )
-@click.option(
-    "--isolation-level",
-    "isolation",
-    type=click.Choice(["read_uncommitted", "read_committed"]),
-    default="read_uncommitted",
-    show_default=True,
-    metavar="LEVEL",
-    help="read_committed leaves out aborted transactions, and stops before open ones.",
-)
+@isolation_option
 @click.option(
     "--format",
     "format_text",

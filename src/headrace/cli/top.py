@@ -16,7 +16,7 @@ import click
 
 from headrace import aio
 from headrace.cli.clients import open_cluster
-from headrace.cli.options import client_options, examples
+from headrace.cli.options import client_options, examples, pipelines_option
 from headrace.cli.output import print_json, print_table
 from headrace.cli.terminal_text import printable
 from headrace.cli.top_views import VIEW_NAMES, TopData, View, cells, document, rows_in_order, views
@@ -238,14 +238,7 @@ def _print_once(data: TopData, chosen: tuple[View, ...], as_json: bool) -> None:
     metavar="[http[s]://]HOST:PORT",
     help="Where a broker shows its metrics, its `admin.listener`; may be repeated.",
 )
-@click.option(
-    "--pipeline",
-    "pipelines",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE",
-    help="A pipeline that runs on this machine; may be repeated.",
-)
+@pipelines_option
 @click.option("--internal", is_flag=True, help="Show internal topics too.")
 @click.option("--once", is_flag=True, help="Print tables once, with rates over one interval.")
 @client_options

@@ -8,7 +8,6 @@ time.
 
 import asyncio
 import logging
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -371,23 +370,13 @@ class HttpServer:
         return connection if tls is None else self._with_tls(connection, tls)
 
     def _with_tls(self, connection: HttpConnection, tls: ServerTls) -> TlsLayer:
-        def on_open(session: ssl.SSLObject) -> None:
-            connection.principal = tls.principal_of(session.getpeercert(binary_form=True))
+        def on_principal(principal: Principal) -> None:
+            connection.principal = principal
 
         def on_failed(failure: TlsFailed) -> None:
             logger.warning("TLS with %s at the admin listener failed: %s", connection.peer, failure)
 
-        return TlsLayer(
-            connection,
-            tls.context.current,
-            server_side=True,
-            hostname=None,
-            scratch=self._tls_scratch,
-            handshake_s_max=tls.context.settings.handshake_s_max,
-            on_open=on_open,
-            on_failed=on_failed,
-            worker=self._handshakes,
-        )
+        return tls.layer(connection, self._tls_scratch, self._handshakes, on_principal, on_failed)
 
 
 _REASONS = {

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -671,24 +670,14 @@ class Server:
         return connection if tls is None else self._with_tls(connection, tls)
 
     def _with_tls(self, connection: ServerConnection, tls: ServerTls) -> TlsLayer:
-        def on_open(session: ssl.SSLObject) -> None:
-            connection.principal = tls.principal_of(session.getpeercert(binary_form=True))
+        def on_principal(principal: Principal) -> None:
+            connection.principal = principal
 
         def on_failed(failure: TlsFailed) -> None:
             self._tls_failures[connection.listener].value += 1
             self._failure_log.add(connection.peer, failure)
 
-        return TlsLayer(
-            connection,
-            tls.context.current,
-            server_side=True,
-            hostname=None,
-            scratch=self._tls_scratch,
-            handshake_s_max=tls.context.settings.handshake_s_max,
-            on_open=on_open,
-            on_failed=on_failed,
-            worker=self._handshakes,
-        )
+        return tls.layer(connection, self._tls_scratch, self._handshakes, on_principal, on_failed)
 
     def _admit(self, connection: ServerConnection, welcome: Welcome | None) -> bool:
         host, listener = connection.peer_host, connection.listener

@@ -10,10 +10,12 @@ import os
 import ssl
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from headrace.errors import ConfigError
-from headrace.net.tls import TLS_SCRATCH_BYTES
+from headrace.net.tls import TLS_SCRATCH_BYTES, TlsLayer
+from headrace.net.tls_failures import TlsFailed
 from headrace.net.tls_stores import Store, load_identity, load_trust
 from headrace.security.authorization import Principal
 
@@ -247,3 +249,28 @@ class ServerTls(NamedTuple):
 
     context: TlsContext
     principal_of: Callable[[bytes | None], Principal]
+
+    def layer(
+        self,
+        connection: asyncio.BufferedProtocol,
+        scratch: memoryview,
+        worker: Executor | None,
+        on_principal: Callable[[Principal], None],
+        on_failed: Callable[[TlsFailed], None],
+    ) -> TlsLayer:
+        """TLS below a connection of the listener; the handshake says whose connection it is."""
+
+        def on_open(session: ssl.SSLObject) -> None:
+            on_principal(self.principal_of(session.getpeercert(binary_form=True)))
+
+        return TlsLayer(
+            connection,
+            self.context.current,
+            server_side=True,
+            hostname=None,
+            scratch=scratch,
+            handshake_s_max=self.context.settings.handshake_s_max,
+            on_open=on_open,
+            on_failed=on_failed,
+            worker=worker,
+        )

@@ -13,6 +13,7 @@ from headrace.broker.access.rules import (
     remove_denied,
     right,
     with_refused,
+    with_refused_partitions,
 )
 from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode
@@ -114,20 +115,14 @@ def _check_commit(context: RequestContext, request: offset_commit.OffsetCommitRe
         denied, request.topics = request.topics, []
         if not denied:
             return offset_commit.OffsetCommitResponse()
-    refused = [
-        offset_commit.OffsetCommitResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=[
-                offset_commit.OffsetCommitResponsePartition(
-                    partition_index=partition.partition_index, error_code=code
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
-    return with_refused(context, "topics", refused, anything_left=bool(request.topics))
+    return with_refused_partitions(
+        context,
+        request,
+        denied,
+        code,
+        offset_commit.OffsetCommitResponseTopic,
+        offset_commit.OffsetCommitResponsePartition,
+    )
 
 
 OFFSET_COMMIT = AccessRule(
@@ -252,19 +247,14 @@ def _check_offset_delete(
     denied = remove_denied(
         request, "topics", lambda topic: may_topic(context, AclOperation.READ, topic)
     )
-    refused = [
-        offset_delete.OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=[
-                offset_delete.OffsetDeleteResponsePartition(
-                    partition_index=partition.partition_index, error_code=_TOPIC_DENIED
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
-    return with_refused(context, "topics", refused, anything_left=bool(request.topics))
+    return with_refused_partitions(
+        context,
+        request,
+        denied,
+        _TOPIC_DENIED,
+        offset_delete.OffsetDeleteResponseTopic,
+        offset_delete.OffsetDeleteResponsePartition,
+    )
 
 
 OFFSET_DELETE = AccessRule(

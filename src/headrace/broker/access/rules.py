@@ -128,7 +128,7 @@ def remove_denied(holder: Any, field: str, is_allowed: Callable[[Any], bool]) ->
 def with_refused(
     context: RequestContext, field: str, refused: Iterable[Any], *, anything_left: bool
 ) -> Denial:
-    """The verdict that adds results to a list of the response, or answers with them alone."""
+    """The denial that adds results to a list of the response, or answers with them alone."""
     results = list(refused)
     if not results:
         return None
@@ -141,6 +141,28 @@ def with_refused(
     response = _empty_response(context)
     add(response)
     return response
+
+
+def with_refused_partitions(
+    context: RequestContext,
+    request: Any,
+    denied: Iterable[Any],
+    code: ErrorCode,
+    topic_result: Callable[..., Any],
+    partition_result: Callable[..., Any],
+) -> Denial:
+    """The denial of every partition of some topics, with a result of its own for each."""
+    refused = []
+    for topic in denied:
+        partitions = [
+            partition_result(partition_index=partition.partition_index, error_code=code)
+            for partition in topic.partitions
+        ]
+        result = topic_result(name=topic.name, partitions=partitions)
+        if hasattr(result, "topic_id"):
+            result.topic_id = topic.topic_id
+        refused.append(result)
+    return with_refused(context, "topics", refused, anything_left=bool(request.topics))
 
 
 def topic_name(context: RequestContext, topic: Any) -> str | None:

@@ -11,7 +11,7 @@ from headrace.broker.access.rules import (
     refuse_whole,
     remove_denied,
     right,
-    with_refused,
+    with_refused_partitions,
 )
 from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode
@@ -172,19 +172,14 @@ def _check_commit(
         denied, request.topics = request.topics, []
         if not denied:
             return txn_offset_commit.TxnOffsetCommitResponse()
-    refused = [
-        txn_offset_commit.TxnOffsetCommitResponseTopic(
-            name=topic.name,
-            partitions=[
-                txn_offset_commit.TxnOffsetCommitResponsePartition(
-                    partition_index=partition.partition_index, error_code=code
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
-    return with_refused(context, "topics", refused, anything_left=bool(request.topics))
+    return with_refused_partitions(
+        context,
+        request,
+        denied,
+        code,
+        txn_offset_commit.TxnOffsetCommitResponseTopic,
+        txn_offset_commit.TxnOffsetCommitResponsePartition,
+    )
 
 
 TXN_OFFSET_COMMIT = AccessRule(
