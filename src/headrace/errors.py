@@ -262,7 +262,16 @@ class ProtocolError(HeadraceError):
 
 
 class CorruptBatch(HeadraceError):
-    """A record batch with contradictory or damaged bytes."""
+    """A record batch with contradictory or damaged bytes.
+
+    `path` and `position` say where in which file, if the reader knew; `reason` says what is wrong.
+    """
+
+    def __init__(self, reason: str = "", *, path: str = "", position: int = 0) -> None:
+        super().__init__(f"{path} at position {position}: {reason}" if path else reason)
+        self.reason = reason
+        self.path = path
+        self.position = position
 
 
 class EncryptedRecords(CorruptBatch):
@@ -278,7 +287,15 @@ class MissingKey(HeadraceError):
 
 
 class ConfigError(HeadraceError):
-    """An unknown, malformed or out-of-bounds setting; the text names it and has advice."""
+    """An unknown, malformed or out-of-bounds setting; the text names it and has advice.
+
+    `reason` is the text without the name, where that is given as `setting`.
+    """
+
+    def __init__(self, reason: str = "", *, setting: str = "", advice: str = "") -> None:
+        super().__init__(f"{setting}: {reason}" if setting else reason, advice=advice)
+        self.reason = reason
+        self.setting = setting
 
 
 class StorageError(HeadraceError):

@@ -15,9 +15,7 @@ class TlsFailed(HeadraceError):
     """TLS with a peer failed: what happened, what to do, and whether it happens again."""
 
     def __init__(self, what: str, advice: str, *, lasting: bool) -> None:
-        super().__init__(f"{what}; {advice}")
-        self.what = what
-        self.advice = advice
+        super().__init__(what, advice=advice)
         self.lasting = lasting
 
 

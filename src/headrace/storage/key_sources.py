@@ -83,16 +83,16 @@ def read_keyring(
         case SourceKind.ENVIRONMENT:
             value = os.environ.get(parsed.place)
             if value is None:
-                raise ConfigError(f"{SETTING}: there is no variable {parsed.place}")
+                raise _refused(f"there is no variable {parsed.place}")
             content = value.encode(errors="surrogateescape")
         case SourceKind.COMMAND:
             content = _run(parsed, timeout_ms)
     if len(content) > SOURCE_BYTES_MAX:
-        raise ConfigError(f"{SETTING}: {parsed} has more than {SOURCE_BYTES_MAX} bytes")
+        raise _refused(f"{parsed} has more than {SOURCE_BYTES_MAX} bytes")
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise ConfigError(f"{SETTING}: {parsed} is not text in UTF-8") from None
+        raise _refused(f"{parsed} is not text in UTF-8") from None
     return parse_keyring(text, current_id, str(parsed))
 
 
@@ -105,6 +105,10 @@ def configured_keyring(config: BrokerConfig) -> Keyring:
     )
 
 
+def _refused(reason: str) -> ConfigError:
+    return ConfigError(reason, setting=SETTING)
+
+
 def _read_file(path: str) -> bytes:
     try:
         # Not blocked by a pipe that somebody has put in its place.
@@ -112,15 +116,15 @@ def _read_file(path: str) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             state = os.fstat(descriptor)
             if not stat.S_ISREG(state.st_mode):
-                raise ConfigError(f"{SETTING}: {path} is not a file")
+                raise _refused(f"{path} is not a file")
             if state.st_mode & 0o077:
-                raise ConfigError(
-                    f"{SETTING}: others than its owner may use {path}, so its keys are no secret;"
+                raise _refused(
+                    f"others than its owner may use {path}, so its keys are no secret;"
                     " make it chmod 600"
                 )
             return file.read(SOURCE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"{SETTING}: cannot read {path}: {error.strerror or error}") from None
+        raise _refused(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _run(source: KeySource, timeout_ms: int) -> bytes:
@@ -135,7 +139,7 @@ def _run(source: KeySource, timeout_ms: int) -> bytes:
         )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{SETTING}: {source} cannot be had: {reason}") from None
+        raise _refused(f"{source} cannot be had: {reason}") from None
     late: list[bool] = []
 
     def end() -> None:
@@ -157,12 +161,11 @@ def _run(source: KeySource, timeout_ms: int) -> bytes:
         _kill(process)
         process.wait()
     if late:
-        raise ConfigError(
-            f"{SETTING}: {source} did not come within {timeout_ms} ms"
-            " (encryption.key.command.timeout.ms)"
+        raise _refused(
+            f"{source} did not come within {timeout_ms} ms (encryption.key.command.timeout.ms)"
         )
     if len(output) <= SOURCE_BYTES_MAX and status:
-        raise ConfigError(f"{SETTING}: {source} ended with status {status}; run it to see why")
+        raise _refused(f"{source} ended with status {status}; run it to see why")
     return output
 
 

@@ -157,7 +157,7 @@ def read_batches(
     records = read(file, position, wanted)
     size = batch_size(records) if len(records) == wanted else 0
     if not LOG_OVERHEAD < size <= limit - position:
-        raise CorruptBatch(f"{segment.log_path} at position {position}: no whole batch")
+        raise CorruptBatch("no whole batch", path=segment.log_path, position=position)
     if size > max_bytes:
         if not at_least_one:
             return LogRead(b"", segment.base_offset, position)

@@ -817,11 +817,11 @@ class _LogLoader:
                 valid = position + header.size
                 expected = header.next_offset
         except CorruptBatch as error:
-            where = f"{segment.log_path} at position"
-            reason = str(error) if where in str(error) else f"{where} {valid}: {error}"
+            if not error.path:
+                error = CorruptBatch(error.reason, path=segment.log_path, position=valid)
             if low is not None:
                 valid, expected = self._first_beyond(index, low)
-            self._end_at(index, valid, expected, reason)
+            self._end_at(index, valid, expected, str(error))
         segment.finish_indexes()
         return expected
 

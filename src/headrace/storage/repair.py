@@ -195,9 +195,8 @@ class _DamageSurvey:
                         limit = found.position
                     else:
                         next_offset = self._segments[index + 1].base_offset
-                reason = str(error).removeprefix(f"{segment.log_path} at position {position}: ")
                 yield DamagedExtent(
-                    segment.log_path, position, limit, self.end_offset, next_offset, reason
+                    segment.log_path, position, limit, self.end_offset, next_offset, error.reason
                 )
                 position, self.end_offset = limit, next_offset
 

@@ -592,7 +592,7 @@ class Segment:
         return header
 
     def _corrupt(self, position: int, cause: str) -> CorruptBatch:
-        return CorruptBatch(f"{self.log_path} at position {position}: {cause}")
+        return CorruptBatch(cause, path=self.log_path, position=position)
 
 
 def index_sizes_fit(index_size: int, time_index_size: int) -> bool:

@@ -279,7 +279,7 @@ def _walk(segment: Segment, position: int, size: int) -> tuple[int, int]:
         try:
             header = read_header(data, 0)
         except CorruptBatch as error:
-            raise CorruptBatch(f"{segment.log_path} at position {position}: {error}") from None
+            raise CorruptBatch(str(error), path=segment.log_path, position=position) from None
         if header.size > size - position:
             break
         if header.base_offset < end_offset:

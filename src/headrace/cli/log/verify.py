@@ -132,7 +132,8 @@ class _SegmentCheck:
                 next_offset, epoch = max(next_offset, header.next_offset), header.leader_epoch
                 self._check_time_entries(header)
         except CorruptBatch as error:
-            findings.add(path, str(error).removeprefix(f"{path} "))
+            where = f"at position {error.position}: " if error.path else ""
+            findings.add(path, where + error.reason)
         for timestamp, relative in self._time_entries:
             text = f"the entry for {timestamp} names offset {self._base_offset + relative},"
             findings.add(self._time_path, f"{text} which the segment does not have")

@@ -23,7 +23,7 @@ from headrace.protocol.messages.fetch import AbortedTransaction
 from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header, scan_headers
 from headrace.security.keyring import Keyring
 from headrace.storage.files import File, FileMissing
-from headrace.storage.key_sources import SETTING, read_keyring
+from headrace.storage.key_sources import read_keyring
 from headrace.storage.stored_logs import (
     FILES,
     AbortedRange,
@@ -108,8 +108,7 @@ def _keyring(options: ReadOptions) -> Keyring:
     try:
         return read_keyring(options.encryption_key_source)
     except ConfigError as error:
-        reason = str(error).removeprefix(f"{SETTING}: ")
-        raise SourceError(f"option encryptionKeySource: {reason}") from None
+        raise SourceError(f"option encryptionKeySource: {error.reason}") from None
 
 
 def _offset(log: StoredLog, asked: int) -> int:

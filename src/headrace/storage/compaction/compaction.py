@@ -552,7 +552,7 @@ class _SegmentWalk:
 
     def _corrupt(self, cause: str) -> CorruptBatch:
         position = self._next - (self.end - self.position)
-        return CorruptBatch(f"{self._segment.log_path} at position {position}: {cause}")
+        return CorruptBatch(cause, path=self._segment.log_path, position=position)
 
 
 def _with_ends(segments: Sequence[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
