@@ -165,6 +165,8 @@ class Segment:
     def _last_time_entry(self) -> tuple[int, int] | None:
         """The last entry of the time index, checked against its batch: retention depends on it."""
         try:
+            # An entry out of order may be that of a batch, and not of the latest one.
+            self.time_index.check(value_max=RELATIVE_OFFSET_MAX)
             last = self.time_index.last()
             if last is None or self._is_of_batch(last):
                 return last

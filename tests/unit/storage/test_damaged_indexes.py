@@ -67,6 +67,33 @@ def test_a_bit_flipped_anywhere_in_an_index_costs_no_read(
     assert "is made again from its segment" in caplog.text or not clean
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_out_of_order_is_made_again_and_misleads_no_reader(
+    tmp_path: Path, suffix: str, clean: bool
+) -> None:
+    written(tmp_path)
+    (tmp_path / "segment-checkpoint").unlink()
+    second = segments_of(tmp_path)[1].with_suffix(suffix)
+    size = 8 if suffix == ".index" else 12
+    data = second.read_bytes()
+    entries = [data[at : at + size] for at in range(0, len(data), size)]
+    assert len(entries) > 2
+    times = [reopen(tmp_path).offset_for_timestamp(NOW_MS + index) for index in range(60)]
+    second.write_bytes(b"".join(reversed(entries)))
+    log = reopen(tmp_path, clean)
+    if not clean:
+        name = second.with_suffix(".log")
+        assert log.recovery.rebuilt == [f"the indexes of {name} were wrong or missing"]
+        assert second.read_bytes() == data
+    # After a clean stop the first reader finds it.
+    assert log.segments[1].max_timestamp == NOW_MS + log.segments[2].base_offset - 1
+    for offset in range(60):
+        found = log.read(offset, 1, 60, at_least_one=True)
+        assert found.records[:8] == offset.to_bytes(8, "big")
+        assert log.offset_for_timestamp(NOW_MS + offset) == times[offset]
+
+
 def test_an_index_that_was_found_wrong_is_right_afterwards(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -96,6 +96,23 @@ def test_a_leader_that_stops_hands_over_at_once(tmp_path: Path) -> None:
     cluster.run(test())
 
 
+def test_a_machine_on_which_nothing_ran_for_a_while_keeps_its_leader(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+
+    async def test() -> None:
+        cluster.start()
+        leader = await cluster.leader()
+        epoch = leader.quorum.leader.epoch
+        for _ in range(5):
+            # The timers of all three are due before the requests in their sockets are read.
+            cluster.clock.seconds += 2 * leader.config.controller_quorum_fetch_timeout_ms / 1000
+            await asyncio.sleep(0.5)
+        assert await cluster.leader() is leader
+        assert leader.quorum.leader.epoch == epoch
+
+    cluster.run(test())
+
+
 def test_an_isolated_leader_gives_up_and_answers_its_commands(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
 
