@@ -36,7 +36,17 @@ from headrace.clock import Clock, SystemClock
 from headrace.console import live
 from headrace.console.cluster_access import ClusterAccess, ClusterConnection
 from headrace.console.error_pages import on_bug, on_error, on_http_error
-from headrace.console.pages import overview, sign_in
+from headrace.console.pages import (
+    brokers,
+    groups,
+    overview,
+    pipelines,
+    security,
+    sign_in,
+    topic_changes,
+    topics,
+    transactions,
+)
 from headrace.console.pipeline_runs import PipelineRuns
 from headrace.console.protection import AllowedHosts, Protection
 from headrace.console.sessions import Sessions, SignInLimit
@@ -96,6 +106,13 @@ def create_app(settings: ConsoleSettings, clock: Clock | None = None) -> Starlet
     app = Starlette(
         routes=[
             *overview.ROUTES,
+            *brokers.ROUTES,
+            *topics.ROUTES,
+            *topic_changes.ROUTES,
+            *groups.ROUTES,
+            *transactions.ROUTES,
+            *security.ROUTES,
+            *pipelines.ROUTES,
             *sign_in.ROUTES,
             *live.ROUTES,
             Route("/healthz", healthz),

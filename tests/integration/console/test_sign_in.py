@@ -90,3 +90,29 @@ def test_the_sign_in_leads_to_pages_of_the_console_only(
     viewer.get("/sign-in")
     answer = viewer.post(f"/sign-in?next={there}", {"user": "alice", "password": ALICE})
     assert (answer.status, answer.location) == (303, "/")
+
+
+def test_rights_follow_the_acls_of_the_viewer(secured: RunningConsole, broker: Broker) -> None:
+    alice, admin = secured.viewer(), secured.viewer()
+    sign_in(alice, "alice", ALICE)
+    sign_in(admin, "admin", broker.client_config["sasl.password"])
+    refused = alice.submit("/new-topic", {"name": "alices"})
+    assert refused.status == 400
+    assert "authoriz" in refused.words.lower()
+    assert "cannot be shown" in alice.get("/acls").words
+    acl = {
+        "principal": "User:alice",
+        "operation": "create",
+        "resource_type": "topic",
+        "resource_name": "alice",
+        "pattern": "prefixed",
+    }
+    assert "Added: allow User:alice create" in admin.submit("/acls", acl).words
+    assert alice.submit("/new-topic", {"name": "alices", "replicas": "1"}).status in (200, 403)
+    with Admin(**broker.client_options) as client:
+        assert "alices" in client.list_topics()
+    assert "Removed" in admin.submit("/acls", {**acl, "action": "delete"}).words
+    role = {"role": "readers", "action": "create", "description": "who may read"}
+    assert "Role readers was made" in admin.submit("/roles", role).words
+    bound = admin.submit("/roles", {"role": "readers", "action": "bind", "member": "User:alice"})
+    assert "User:alice has the role readers." in bound.words

@@ -1,0 +1,184 @@
+"""Every page of the console in a real browser: no error, nothing refused, nothing too wide."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Error as BrowserError
+
+from headrace import Admin, Producer, TopicPartition
+from headrace.clock import SystemClock
+from headrace.console.app import ConsoleSettings
+from headrace.console.cluster_access import ClusterConnection
+from headrace.console.pipeline_runs import PipelineRuns
+from headrace.pipelines.run.progress import QueryProgress
+from headrace.pipelines.run.run_state import RunPhase, locked, new_state, write_state
+from headrace.testing.time_limits import scaled
+from tests.integration.console.conftest import RunningConsole
+from tests.support import BrokerProcess
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+# Names that would run, hide or stretch a page if they could.
+GROUP = "<img src=x onerror=alert(1)>\u202e" + "long" * 40
+PAGES = (
+    "/",
+    "/brokers",
+    "/brokers/1",
+    "/topics",
+    "/topics?q=nothing",
+    "/new-topic",
+    "/topics/orders",
+    "/topics/orders/settings?edit=retention.ms",
+    "/topics/orders/replicas",
+    "/topics/orders/delete",
+    "/groups",
+    "/group",
+    "/group/reset",
+    "/group/delete",
+    "/transactions?all=1&hanging=1",
+    "/pipelines",
+    "/pipelines/shop",
+    "/users",
+    "/acls",
+    "/roles",
+    "/quotas",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium, which the package index does not have."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert program, "these tests need chromium: `apt install chromium` on Debian and Ubuntu"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def busy_console(
+    shared_broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningConsole]:
+    """A console of a broker with records, groups, users and a pipeline."""
+    with Admin(bootstrap_servers=shared_broker.address) as admin:
+        admin.create_topic("orders", 3, 1)
+        with Producer(bootstrap_servers=shared_broker.address) as producer:
+            for number in range(100):
+                producer.send("orders", str(number))
+        for group in (GROUP, "shop.lake"):
+            offsets = {TopicPartition("orders", partition): 1 for partition in range(3)}
+            admin.alter_group_offsets(group, offsets)
+    directory = tmp_path_factory.mktemp("pipelines")
+    notes = directory / "shop" / "_headrace"
+    lake = QueryProgress("lake", batch=4, batches=5, rows_in=70, rows_out=68, batch_ms=300, lag=2)
+    dead = QueryProgress("dead-letters-orders", rows_in=2, rows_out=2)
+    state = new_state("shop", master="local[2]", available_now=False)
+    with locked(notes, "shop"):
+        write_state(notes, replace(state, phase=RunPhase.RUNNING, queries=(lake, dead)))
+        settings = ConsoleSettings(
+            ClusterConnection(shared_broker.address),
+            interval_s=0.2,
+            pipelines=PipelineRuns((), (Path(directory),), SystemClock()),
+        )
+        with RunningConsole(settings) as running:
+            running.wait_for("/groups", "shop.lake")
+            yield running
+
+
+class WatchedPage:
+    """A page of a browser that notes what goes wrong in it."""
+
+    def __init__(self, browser: Browser, console: RunningConsole, width: int, scheme: str) -> None:
+        self._console = console
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if scheme == "dark" else "light",
+        )
+        self.context.set_default_timeout(scaled(15) * 1000)
+        self.page: Page = self.context.new_page()
+        self.faults: list[str] = []
+        self.page.on("console", lambda message: self.faults.append(message.text))
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.faults.append(f"dialog {dialog.message}"))
+        self.page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith(console.url)
+                else self.faults.append(f"asked for {request.url}")
+            ),
+        )
+
+    def open(self, path: str) -> None:
+        if path.startswith("/group") and path != "/groups":
+            self.page.goto(self._console.url + "/groups")
+            self.page.get_by_role("link", name="onerror").click()
+            self.page.wait_for_url("**/group?*")
+            if path != "/group":
+                label = "Reset offsets" if path.endswith("reset") else "Delete"
+                self.page.get_by_role("link", name=label).click()
+                self.page.wait_for_url(f"**{path}?*")
+        else:
+            self.page.goto(self._console.url + path)
+
+    @property
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than the window."""
+        width: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        return width
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])
+def test_no_page_fails_or_is_too_wide(
+    browser: Browser, busy_console: RunningConsole, width: int, scheme: str
+) -> None:
+    watched = WatchedPage(browser, busy_console, width, scheme)
+    too_wide, untitled = {}, []
+    for path in PAGES:
+        watched.open(path)
+        if watched.overflow > 0:
+            too_wide[path] = watched.overflow
+        if watched.page.locator("h1").count() != 1 or "headrace" not in watched.page.title():
+            untitled.append(path)
+        assert watched.page.locator("main").inner_text().strip()
+    watched.context.close()
+    assert (watched.faults, too_wide, untitled) == ([], {}, [])
+
+
+def test_pages_live_and_keys_work(
+    browser: Browser, busy_console: RunningConsole, shared_broker: BrokerProcess
+) -> None:
+    watched = WatchedPage(browser, busy_console, 1440, "light")
+    page = watched.page
+    watched.open("/topics")
+    page.keyboard.press("Tab")
+    assert page.locator(":focus").inner_text() == "Skip to the content"
+    page.keyboard.press("/")
+    assert page.locator("#q").evaluate("field => field === document.activeElement")
+    page.keyboard.type("brand-new")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=brand-new**")
+    assert page.locator("text=No topic matches").is_visible()
+    watched.open("/topics")
+    page.get_by_role("link", name="orders", exact=True).wait_for()
+    with Admin(bootstrap_servers=shared_broker.address) as admin:
+        admin.create_topic("brand-new", 1, 1)
+    # It comes by itself.
+    page.get_by_role("link", name="brand-new").wait_for()
+    page.get_by_role("button", name="Dark").click()
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    # Text cannot become HTML by mistake: the browser refuses it to the console's own scripts too.
+    with pytest.raises(BrowserError, match="TrustedHTML"):
+        page.evaluate("document.body.innerHTML = '<b>bold</b>'")
+    watched.context.close()
+    assert [fault for fault in watched.faults if "TrustedHTML" not in fault] == []
