@@ -57,7 +57,7 @@ class BrokerProcess:
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-")
-        command = [sys.executable, "-m", "headrace.cli.main", "up"]
+        command = [sys.executable, "-m", "headrace.cli.main", "up", "--no-console"]
         command += ["--data-dir", self._directory.name]
         if "listeners" not in settings:
             command += ["--listen", "127.0.0.1:0"]

@@ -41,6 +41,9 @@ warn_if_uncompiled(logging.getLogger("tests"))
 # No warning of Python's own may reach a broker's log. Users' brokers go on after one.
 os.environ.setdefault(WARNINGS_VARIABLE, "error")
 
+# Its process would be started beside every broker of `headrace up`; tests of it say so.
+os.environ.setdefault("HEADRACE_NO_CONSOLE", "1")
+
 # Coverage is measured in processes that start by themselves.
 if not os.environ.get("COVERAGE_RUN"):
     fork_server.install()

@@ -127,6 +127,7 @@ TESTED_ELSEWHERE = {
     "broker/quorum/raft_driver.py": "unit/broker/quorum/test_quorum.py",
     "broker/request.py": "unit/broker/test_authorization.py",
     "cli/console.py": "integration/console/test_console.py",
+    "cli/console_process.py": "integration/console/test_up.py",
     "console/app.py": "integration/console/test_console.py",
     "console/cluster_access.py": "integration/console/test_console.py",
     "console/offset_resets.py": "integration/console/test_changes.py",

@@ -813,11 +813,13 @@ def _report_recovery(logs: LogManager) -> None:
             logger.warning("%s: %s; made again from the log", log.topic_partition, text)
 
 
-def run(config: BrokerConfig, log_level: int = logging.INFO, hint: str = "") -> int:
+def run(
+    config: BrokerConfig, log_level: int = logging.INFO, hint: str = "", console: str = ""
+) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code.
 
-    The hint follows the ready line. 0 after a clean stop, 1 if the node must not go on. A bug ends
-    the process with 70.
+    The ready line has the URL of a console beside it, and the hint follows that line. 0 after a
+    clean stop, 1 if the node must not go on. A bug ends the process with 70.
     """
     output = configure_logging(
         log_level,
@@ -826,10 +828,10 @@ def run(config: BrokerConfig, log_level: int = logging.INFO, hint: str = "") -> 
         {"node_id": config.node_id},
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, output, hint))
+        return runner.run(_serve(config, output, hint, console))
 
 
-async def _serve(config: BrokerConfig, output: LogOutput, hint: str) -> int:
+async def _serve(config: BrokerConfig, output: LogOutput, hint: str, console: str) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     stop_on_bugs(loop, _exit_on_bug)
@@ -860,7 +862,8 @@ async def _serve(config: BrokerConfig, output: LogOutput, hint: str) -> int:
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
     data = ", ".join(config.data_directories)
     admin = f", admin listener at {broker.admin_listener}" if broker.admin_listener else ""
-    sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}{admin}\n")
+    beside = f", console at {console}" if console else ""
+    sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}{admin}{beside}\n")
     sys.stdout.write(f"{hint}\n" if hint else "")
     sys.stdout.flush()
     # After the ready line, which people and programs expect to be the first.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.console.server import ServerSettings
 
 DEFAULT_PORT = 9080
+PIPELINES_DIRECTORY = "headrace-pipelines"
 EXTRA = "headrace[console]"
 _PACKAGES = ("jinja2", "starlette", "uvicorn")
 
@@ -48,14 +51,14 @@ _PACKAGES = ("jinja2", "starlette", "uvicorn")
 @click.option(
     "--ssl-certfile",
     "certificate",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The certificate of the console, PEM: serve it over HTTPS.",
 )
 @click.option(
     "--ssl-keyfile",
     "key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The private key of that certificate, PEM.",
 )
@@ -168,6 +171,26 @@ def run(settings: ConsoleSettings, server: ServerSettings) -> None:
             listening,
             lambda url: click.echo(f"headrace {__version__} console at {url}"),
         )
+
+
+def run_beside(
+    bootstrap: str, properties: Mapping[str, str], listening: socket.socket, *, signs_in: bool
+) -> None:
+    """Serve a console at a socket of this machine, for `headrace up`, which has said where."""
+    from headrace.console.app import ConsoleSettings  # noqa: PLC0415
+    from headrace.console.cluster_access import ClusterConnection  # noqa: PLC0415
+    from headrace.console.pipeline_runs import PipelineRuns  # noqa: PLC0415
+    from headrace.console.server import ServerSettings, serve  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.ERROR, format="console | %(levelname)s %(name)s: %(message)s")
+    host, port = listening.getsockname()[:2]
+    settings = ConsoleSettings(
+        ClusterConnection(bootstrap, properties),
+        signs_in=signs_in,
+        # Where `headrace pipeline run` keeps checkpoints unless a pipeline says otherwise.
+        pipelines=PipelineRuns((), (Path(PIPELINES_DIRECTORY),), SystemClock()),
+    )
+    serve(settings, ServerSettings(host, port), listening, lambda url: None)
 
 
 def is_installed() -> bool:

@@ -14,7 +14,8 @@ from headrace.config import broker_config, read_properties
 from headrace.config.listeners import ANY_ADDRESS, parse_listeners
 from headrace.errors import ConfigError
 from headrace.net.addresses import DEFAULT_PORT, Address
-from headrace.net.ports import HeldPort, listen
+from headrace.net.ports import HeldPort, listen_on_unused_port
+from headrace.net.ports import listen as socket_listening
 
 _BROKERS_MAX = 100
 ADMIN_SETTING = "admin.listener"
@@ -70,6 +71,14 @@ _settings_option = click.option(
     help="Have TLS and logins (SASL_SSL) on every listener and enforce ACLs, with certificates, a"
     " user and a file for clients made in DIR/security.",
 )
+@click.option(
+    "--no-console",
+    is_flag=True,
+    envvar="HEADRACE_NO_CONSOLE",
+    show_envvar=True,
+    help="Leave out the console, which is served on this machine if headrace[console] is"
+    " installed.",
+)
 @_settings_option
 @click.option(
     "-v", "--verbose", is_flag=True, help="Log what the broker does, not only what goes wrong."
@@ -79,6 +88,7 @@ def up(
     data_dir: str,
     listen: str,
     secure: bool,
+    no_console: bool,
     settings: tuple[tuple[str, str], ...],
     verbose: bool,
 ) -> int:
@@ -103,14 +113,82 @@ def up(
     _refuse_both("--data-dir", "data_dir", overrides, ("log.dirs", "log.dir"))
     _refuse_both("--listen", "listen", overrides, ("listeners",))
     if secure:
-        return _up_secure(brokers, data_dir, listen, properties, overrides, verbose=verbose)
+        return _up_secure(
+            brokers,
+            data_dir,
+            listen,
+            properties,
+            overrides,
+            verbose=verbose,
+            console=not no_console,
+        )
     if brokers > 1:
-        return _supervise(brokers, data_dir, listen, properties, overrides, verbose=verbose)
+        return _supervise(
+            brokers,
+            data_dir,
+            listen,
+            properties,
+            overrides,
+            verbose=verbose,
+            console=not no_console,
+        )
     if "log.dir" in overrides:
         del properties["log.dirs"]
-    usual = listen.endswith(f":{DEFAULT_PORT}") and "listeners" not in overrides
-    with _admin_listeners(1, overrides, usual=usual, secure=False) as [admin]:
-        return serve(properties | admin | overrides, verbose=verbose)
+    return _up_alone(properties, overrides, verbose=verbose, console=not no_console)
+
+
+def _up_alone(
+    properties: dict[str, str], overrides: Mapping[str, str], *, verbose: bool, console: bool
+) -> int:
+    """One broker in this process."""
+    # What is wrong with the settings is said before there is anything else.
+    broker_config({**properties, **overrides})
+    host, port = parse_listeners((properties["listeners"],))[0][1:]
+    # Other listeners may speak anything, which a console would have to be told.
+    console = console and "listeners" not in overrides
+    held = []
+    if console and not port:
+        # Held until the end: the console has to know it.
+        held.append(HeldPort(host or _LOOPBACK))
+        port = held[0].number
+        properties["listeners"] = f"PLAINTEXT://{Address(host, port)}"
+    usual = port == DEFAULT_PORT and "listeners" not in overrides
+    with (
+        _admin_listeners(1, overrides, usual=usual, secure=False) as [admin],
+        _console([Address(host, port)], {}, usual=usual, wanted=console) as url,
+    ):
+        return serve({**properties, **admin, **overrides}, verbose=verbose, console=url)
+
+
+@contextmanager
+def _console(
+    addresses: Sequence[Address],
+    properties: Mapping[str, str],
+    *,
+    usual: bool,
+    wanted: bool,
+    signs_in: bool = False,
+) -> Iterator[str]:
+    """A console of the brokers at these addresses; its URL, or nothing where there is none."""
+    from headrace.cli.console import DEFAULT_PORT as CONSOLE_PORT  # noqa: PLC0415
+    from headrace.cli.console import is_installed  # noqa: PLC0415
+
+    if not (wanted and is_installed()):
+        yield ""
+        return
+    from headrace.cli.console_process import console_beside  # noqa: PLC0415
+
+    if usual and _is_free(CONSOLE_PORT):
+        listening = socket_listening(_LOOPBACK, CONSOLE_PORT)
+    else:
+        listening = listen_on_unused_port(_LOOPBACK)
+    near = [
+        address._replace(host=_LOOPBACK) if address.host in ANY_ADDRESS else address
+        for address in addresses
+    ]
+    bootstrap = ",".join(map(str, near))
+    with console_beside(bootstrap, properties, listening, signs_in=signs_in) as url:
+        yield url
 
 
 def _up_secure(
@@ -121,8 +199,10 @@ def _up_secure(
     overrides: Mapping[str, str],
     *,
     verbose: bool,
+    console: bool,
 ) -> int:
     from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, SecuredCluster  # noqa: PLC0415
+    from headrace.client.property_files import read_client_config  # noqa: PLC0415
 
     for name in ("log.dirs", "log.dir", "listeners"):
         if name in overrides:
@@ -140,10 +220,17 @@ def _up_secure(
         f"clients connect by {file}: headrace topics list --client-config {shlex.quote(str(file))}"
     )
     common = {**properties, **security.broker_properties(), **overrides}
-    with _admin_listeners(count, overrides, usual=first == DEFAULT_PORT, secure=True) as admins:
+    usual = first == DEFAULT_PORT
+    reaching = [Address(reached, port) for port in ports]
+    with (
+        _admin_listeners(count, overrides, usual=usual, secure=True) as admins,
+        _console(
+            reaching, read_client_config(file), usual=usual, wanted=console, signs_in=True
+        ) as url,
+    ):
         if count == 1:
             common["listeners"] = f"{PROTOCOL}://{Address(host, ports[0])}"
-            return serve({**common, **admins[0]}, verbose=verbose, hint=hint)
+            return serve({**common, **admins[0]}, verbose=verbose, hint=hint, console=url)
         _refuse_assigned(data_dir, overrides)
         return _run_cluster(
             [Address(host, port) for port in ports],
@@ -153,6 +240,7 @@ def _up_secure(
             protocol=PROTOCOL,
             verbose=verbose,
             hint=hint,
+            console=url,
         )
 
 
@@ -164,20 +252,27 @@ def _supervise(
     overrides: Mapping[str, str],
     *,
     verbose: bool,
+    console: bool,
 ) -> int:
     _refuse_assigned(data_dir, overrides)
     host, first = parse_listeners((properties["listeners"],))[0][1:]
     # Held until the end: a broker that dies finds its port free when it is started again.
     held = [HeldPort(host) for _ in range(0 if first else count)]
     ports = [port.number for port in held] or range(first, first + count)
-    with _admin_listeners(count, overrides, usual=first == DEFAULT_PORT, secure=False) as admins:
+    usual = first == DEFAULT_PORT
+    addresses = [Address(host, port) for port in ports]
+    with (
+        _admin_listeners(count, overrides, usual=usual, secure=False) as admins,
+        _console(addresses, {}, usual=usual, wanted=console) as url,
+    ):
         return _run_cluster(
-            [Address(host, port) for port in ports],
+            addresses,
             data_dir,
             {**properties, **overrides},
             admins,
             protocol="PLAINTEXT",
             verbose=verbose,
+            console=url,
         )
 
 
@@ -226,7 +321,7 @@ def _admin_listeners(
 def _is_free(port: int) -> bool:
     """Whether nothing listens at a port of this machine now."""
     try:
-        listen(_LOOPBACK, port).close()
+        socket_listening(_LOOPBACK, port).close()
     except OSError:
         return False
     return True
@@ -241,6 +336,7 @@ def _run_cluster(
     protocol: str,
     verbose: bool,
     hint: str = "",
+    console: str = "",
 ) -> int:
     from headrace.cli import supervisor  # noqa: PLC0415  # As above.
 
@@ -255,7 +351,7 @@ def _run_cluster(
     )
     for member in members:
         broker_config(member.properties)
-    return supervisor.run(members, data_dir, hint)
+    return supervisor.run(members, data_dir, hint, console)
 
 
 def _refuse_both(
@@ -302,11 +398,17 @@ def broker(path: Path, settings: tuple[tuple[str, str], ...]) -> int:
 
 
 def serve(
-    properties: Mapping[str, str], origin: str = "", *, verbose: bool = True, hint: str = ""
+    properties: Mapping[str, str],
+    origin: str = "",
+    *,
+    verbose: bool = True,
+    hint: str = "",
+    console: str = "",
 ) -> int:
     """Run a broker to its end; ConfigError for wrong settings names their `origin`.
 
-    A broker that is not `verbose` logs warnings and errors only. The hint follows its ready line.
+    A broker that is not `verbose` logs warnings and errors only. The ready line has the URL of the
+    console, and the hint follows it.
     """
     try:
         config = broker_config(properties)
@@ -315,4 +417,4 @@ def serve(
     # Imported only with correct settings: the broker imports the event loop and the storage engine.
     from headrace.broker.app import run  # noqa: PLC0415
 
-    return run(config, logging.INFO if verbose else logging.WARNING, hint)
+    return run(config, logging.INFO if verbose else logging.WARNING, hint, console)

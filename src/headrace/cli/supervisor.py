@@ -241,10 +241,12 @@ def exit_text(status: int) -> str:
     return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
 
-async def supervise(members: Sequence[LocalBroker], data_dir: str, hint: str = "") -> int:
+async def supervise(
+    members: Sequence[LocalBroker], data_dir: str, hint: str = "", console: str = ""
+) -> int:
     """Run the cluster until SIGINT or SIGTERM; returns the exit status.
 
-    The hint is a line to print when it is ready.
+    When it is ready a line is printed, with the URL of a console beside it, and then the hint.
     """
     stopping = asyncio.Event()
     killing = False
@@ -265,7 +267,8 @@ async def supervise(members: Sequence[LocalBroker], data_dir: str, hint: str = "
             admin = ", ".join(filter(None, (member.admin_listener for member in members)))
             sys.stdout.write(
                 f"headrace {__version__} ready on {where}, data in {data_dir}"
-                f"{', admin listeners at ' if admin else ''}{admin}\n"
+                f"{', admin listeners at ' if admin else ''}{admin}"
+                f"{', console at ' if console else ''}{console}\n"
             )
             sys.stdout.write(f"{hint}\n" if hint else "")
             sys.stdout.flush()
@@ -287,6 +290,6 @@ async def supervise(members: Sequence[LocalBroker], data_dir: str, hint: str = "
     return 1 if failed or killing else 0
 
 
-def run(members: Sequence[LocalBroker], data_dir: str, hint: str = "") -> int:
+def run(members: Sequence[LocalBroker], data_dir: str, hint: str = "", console: str = "") -> int:
     """Run `supervise` on an event loop."""
-    return asyncio.run(supervise(members, data_dir, hint))
+    return asyncio.run(supervise(members, data_dir, hint, console))

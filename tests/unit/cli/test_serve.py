@@ -12,7 +12,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[BrokerConfig]:
     """The configs brokers were started with."""
     configs: list[BrokerConfig] = []
 
-    def run(config: BrokerConfig, log_level: int, hint: str = "") -> int:
+    def run(config: BrokerConfig, log_level: int, hint: str = "", console: str = "") -> int:
         configs.append(config)
         return 0
 
@@ -103,7 +103,7 @@ def test_a_missing_file_is_refused(started: list[BrokerConfig]) -> None:
 
 
 def test_what_the_broker_refuses_is_a_wrong_setting_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(config: BrokerConfig, log_level: int, hint: str = "") -> int:
+    def run(config: BrokerConfig, log_level: int, hint: str = "", console: str = "") -> int:
         raise ConfigError("node.id is 1, but this directory belongs to node 2")
 
     monkeypatch.setattr("headrace.broker.app.run", run)
