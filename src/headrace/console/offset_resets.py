@@ -23,7 +23,7 @@ TARGETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetReset:
+class NewOffset:
     """The change of one partition. `is_clamped` if the log does not have the wanted offset."""
 
     tp: TopicPartition
@@ -44,7 +44,7 @@ async def planned_resets(
     partitions: Iterable[TopicPartition],
     target: str,
     value: str,
-) -> list[OffsetReset]:
+) -> list[NewOffset]:
     """The resets of partitions to a target of `TARGETS`, clamped to what their logs have."""
     tps = sorted(partitions)
     earliest = await admin.offsets(dict.fromkeys(tps, EARLIEST))
@@ -62,7 +62,7 @@ async def planned_resets(
         low, high = earliest[tp].offset, latest[tp].offset
         wanted = _wanted(target, value, tp, committed.get(tp), low, high, at_time)
         new = min(max(wanted, low), high)
-        resets.append(OffsetReset(tp, committed.get(tp), new, high - new, new != wanted))
+        resets.append(NewOffset(tp, committed.get(tp), new, high - new, new != wanted))
     return resets
 
 

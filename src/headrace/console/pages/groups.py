@@ -9,7 +9,7 @@ from headrace.console.charts import chart
 from headrace.console.errors import FieldError, not_found
 from headrace.console.forms import Form, read_form
 from headrace.console.listing import SortKey, listing
-from headrace.console.offset_resets import TARGETS, OffsetReset, planned_resets
+from headrace.console.offset_resets import TARGETS, NewOffset, planned_resets
 from headrace.console.rendering import (
     count_text,
     duration_text,
@@ -121,7 +121,7 @@ async def reset(request: Request) -> Response:
         if form.text("action") != "commit":
             return _reset_page(request, status, topics, values, resets)
         await access.admin.alter_group_offsets(
-            status.name, {one.tp: one.new_offset for one in resets}
+            status.name, {change.tp: change.new_offset for change in resets}
         )
     except HeadraceError as error:
         return _reset_page(request, status, topics, values, error=error)
@@ -133,10 +133,10 @@ async def reset(request: Request) -> Response:
     )
 
 
-async def _planned(request: Request, status: GroupStatus, form: Form) -> list[OffsetReset]:
+async def _planned(request: Request, status: GroupStatus, form: Form) -> list[NewOffset]:
     admin = access_of(request).admin
     found = await admin.group_offsets(status.name)
-    committed = {tp: one.offset for tp, one in found.items()}
+    committed = {tp: commit.offset for tp, commit in found.items()}
     chosen = form.text("topic")
     described = await admin.describe_topics({tp.topic for tp in committed} | ({chosen} - {""}))
     partitions = [
@@ -160,7 +160,7 @@ def _reset_page(
     status: GroupStatus,
     topics: list[str],
     values: dict[str, str],
-    resets: list[OffsetReset] | None = None,
+    resets: list[NewOffset] | None = None,
     error: HeadraceError | None = None,
 ) -> Response:
     return page(

@@ -102,7 +102,9 @@ def graph(run: RunState, state: ClusterStatus | None) -> Graph:
     for place, (topic, readers) in enumerate(sources.items()):
         y = top(place, len(sources))
         nodes.append(GraphNode(columns[0], y, "topic", topic, "topic", f"/topics/{topic}"))
-        arrows += [_arrow(columns[0], y, columns[1], top(one, len(queries))) for one in readers]
+        arrows += [
+            _arrow(columns[0], y, columns[1], top(reader, len(queries))) for reader in readers
+        ]
     for number, query in enumerate(queries):
         y = top(number, len(queries))
         is_dead = query.name.startswith(_DEAD_LETTERS)

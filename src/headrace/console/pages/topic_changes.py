@@ -108,12 +108,12 @@ async def _settings_page(
     error: HeadraceError | None = None,
 ) -> Response:
     entries = await access_of(request).admin.describe_configs(topic=info.name)
-    entry = entries.get(edited)
+    edited_entry = entries.get(edited)
     changed = request.query_params.get("changed") == "1"
     rows = listing(
         request.query_params,
         request.url.path,
-        (one for one in entries.values() if not changed or one.source == "topic_config"),
+        (entry for entry in entries.values() if not changed or entry.source == "topic_config"),
         _COLUMNS,
         text=lambda one: f"{one.name} {one.value}",
         kept=("changed",),
@@ -127,8 +127,8 @@ async def _settings_page(
         settings=rows,
         changed=changed,
         origins=_ORIGINS,
-        edited=entry,
-        value=(entry.value or "" if entry else "") if value is None else value,
+        edited=edited_entry,
+        value=(edited_entry.value or "" if edited_entry else "") if value is None else value,
         error=error,
     )
 

@@ -62,10 +62,12 @@ async def transactions(request: Request) -> Response:
     access = access_of(request)
     only_open = request.query_params.get("all") != "1"
     listed = await access.admin.list_transactions(_OPEN if only_open else ())
-    under_way = [name for name, one in listed.items() if one.state in _OPEN][:_DESCRIBED_MAX]
+    under_way = [name for name, listed_id in listed.items() if listed_id.state in _OPEN][
+        :_DESCRIBED_MAX
+    ]
     described = await _described(access, under_way)
     now_ms = SystemClock().now_ms()
-    rows = [_row(one, described.get(name), now_ms) for name, one in listed.items()]
+    rows = [_row(listed_id, described.get(name), now_ms) for name, listed_id in listed.items()]
     found: list[HangingTransaction] = []
     looked_at: int | None = None
     if request.query_params.get("hanging") == "1":
@@ -106,7 +108,9 @@ async def _described(access: ClusterAccess, names: list[str]) -> dict[str, Trans
     except SomeFailed as failed:
         # Those that ended meanwhile.
         return {
-            name: one for name, one in failed.outcomes.items() if not isinstance(one, KafkaError)
+            name: found
+            for name, found in failed.outcomes.items()
+            if not isinstance(found, KafkaError)
         }
 
 
@@ -128,12 +132,14 @@ async def _hanging(
             producers = await access.admin.describe_producers(partitions)
     except SomeFailed as failed:
         producers = {
-            tp: one for tp, one in failed.outcomes.items() if not isinstance(one, KafkaError)
+            tp: states
+            for tp, states in failed.outcomes.items()
+            if not isinstance(states, KafkaError)
         }
     except TimeoutError:
         raise TimedOut("the producers of all partitions could not be read in 30 s") from None
     found = hanging(producers, described.values(), before_ms=now_ms - _HANGING_MS)
-    return [HangingTransaction(tp, one) for tp, states in found.items() for one in states], len(
+    return [HangingTransaction(tp, state) for tp, states in found.items() for state in states], len(
         partitions
     )
 
