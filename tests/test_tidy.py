@@ -139,7 +139,6 @@ TESTED_ELSEWHERE = {
     "console/pages/topics.py": "integration/console/test_browser.py",
     "console/pages/transactions.py": "integration/console/test_changes.py",
     "console/pages/sign_in.py": "integration/console/test_sign_in.py",
-    "console/protection.py": "integration/console/test_console.py",
     "console/rendering.py": "integration/console/test_console.py",
     "console/server.py": "integration/console/test_console.py",
     "console/viewers.py": "integration/console/test_sign_in.py",
