@@ -282,8 +282,8 @@ class SaslSession:
         self._connection.principal = ANONYMOUS
         self.is_busy = True
         await asyncio.sleep(self._listener.settings.failure_delay_ms / 1000)
-        if failure.told is not None:
-            return failure.told
+        if failure.peer_message is not None:
+            return failure.peer_message
         if self._mechanism == "PLAIN":
             return "Authentication failed: Invalid username or password"
         return (

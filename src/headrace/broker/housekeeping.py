@@ -31,7 +31,7 @@ class Housekeeping:
 
     def __init__(self, node: Node, flusher: FlushQueue, server: Server) -> None:
         self._node = node
-        self._flusher = flusher
+        self._flush_queue = flusher
         self._server = server
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._key_problem = ""
@@ -83,7 +83,7 @@ class Housekeeping:
         for number, partition in enumerate(self._node.replicas):
             log = partition.log
             if log.offline is None and (log.has_unflushed_segments or log.flush_due(now_ms)):
-                self._flusher.flush(log, lambda _: None)
+                self._flush_queue.flush(log, lambda _: None)
             await _yield_to_loop(number)
 
     async def check_free_space(self) -> None:

@@ -120,7 +120,7 @@ class BearerExchange:
             if bearer.authzid not in (None, identity.principal.name):
                 raise SaslFailure("the client wants to act as somebody else, which nobody may")
         except SaslFailure as failure:
-            failure.told = INVALID_TOKEN.decode()
+            failure.peer_message = INVALID_TOKEN.decode()
             self._refusal = failure
             return ExchangeStep(INVALID_TOKEN)
         return ExchangeStep(b"", identity)

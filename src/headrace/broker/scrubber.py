@@ -155,7 +155,7 @@ class Scrubber:
             partition = held[name]
             written = [segment for segment in partition.log.segments[-2:] if segment.size]
             if written and not partition.log.recovery.scanned:
-                await self._look_at(directory, partition, written[-1])
+                await self._check_segment(directory, partition, written[-1])
                 return True
         return False
 
@@ -175,10 +175,10 @@ class Scrubber:
         directory, segments = self._node.logs.directory_of(partition.name), log.segments
         first = max(segment_index(segments, offset), 0)
         for segment in (segments[first], *segments[:first], *segments[first + 1 :]):
-            if await self._look_at(directory, partition, segment) or self._stopping.is_set():
+            if await self._check_segment(directory, partition, segment) or self._stopping.is_set():
                 return
 
-    async def _look_at(
+    async def _check_segment(
         self, directory: DataDirectory, partition: Partition, segment: Segment
     ) -> bool:
         """Check a segment out of the order of the pass; returns whether it is damaged."""

@@ -29,8 +29,8 @@ from headrace.cli.reassignment_moves import (
     begin,
     elect_preferred,
     largest,
-    look,
     plan_document,
+    read_placement,
     remove_throttle,
     sizes_in,
     sizes_on,
@@ -258,7 +258,7 @@ def drain(
     in sync. Afterwards it can be stopped for good, and removed with `headrace brokers remove`.
     """
     with open_admin(bootstrap, timeout_s) as admin:
-        situation = look(admin)
+        situation = read_placement(admin)
         left = _left(situation, ids)
         sizes = largest(sizes_on(admin, situation.alive))
         everything = situation.assignment
@@ -273,7 +273,7 @@ def drain(
             MoveMonitor(admin, "draining", begun, shown=not as_json).wait()
             status |= elect_preferred(admin, sorted(begun))
             remove_throttle(admin, situation, {tp.topic for tp in begun})
-        held = _held(look(admin), ids)
+        held = _held(read_placement(admin), ids)
     if as_json:
         print_json(
             {
@@ -342,7 +342,7 @@ def remove(broker_id: int, yes: bool, bootstrap: str, timeout_s: float, as_json:
     If it starts again, it registers again.
     """
     with open_admin(bootstrap, timeout_s) as admin:
-        situation = look(admin)
+        situation = read_placement(admin)
         broker = situation.brokers.get(broker_id)
         held = _held(situation, [broker_id])
         if broker is None:

@@ -85,7 +85,7 @@ def add(
     values = {} if source is None else dict(read_properties(Path(source).read_text("utf-8")))
     values |= given
     for key in ask:
-        values[key] = _asked(key)
+        values[key] = _prompted(key)
     check_properties(values, f"profile {name}")
     _write(path, properties_text(values))
     click.echo(f"wrote {path}")
@@ -94,7 +94,7 @@ def add(
         click.echo(f"commands connect by profile {name} now")
 
 
-def _asked(key: str) -> str:
+def _prompted(key: str) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(key, hide_input=is_sensitive(key), err=True))
     line = sys.stdin.readline().rstrip("\n")

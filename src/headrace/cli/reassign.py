@@ -24,8 +24,8 @@ from headrace.cli.reassignment_moves import (
     begin,
     elect_preferred,
     largest,
-    look,
     plan_document,
+    read_placement,
     read_plan,
     read_topics,
     remove_throttle,
@@ -129,7 +129,7 @@ def generate(
     """
     wanted = [*names, *(read_topics(topics_file) if topics_file else ())]
     with open_admin(bootstrap, timeout_s) as admin:
-        situation = look(admin)
+        situation = read_placement(admin)
         allowed = _allowed(situation, broker_ids)
         sizes = largest(sizes_on(admin, situation.alive))
     everything = situation.assignment
@@ -218,7 +218,7 @@ def execute(
     """
     targets, log_dirs = read_plan(file)
     with open_admin(bootstrap, timeout_s) as admin:
-        situation = look(admin)
+        situation = read_placement(admin)
         others = [tp for tp in situation.moving if tp not in targets]
         if others and not additional:
             more = f" and {counted(len(others) - 1, 'other')} are" if others[1:] else " is"
@@ -242,7 +242,7 @@ def execute(
             MoveMonitor(admin, "moving", begun, shown=not as_json).wait()
             wait_for_log_dirs(admin, log_dirs)
             status |= elect_preferred(admin, sorted(begun))
-        states = states_of(look(admin), begun)
+        states = states_of(read_placement(admin), begun)
         in_directories = log_dir_states(admin, log_dirs)
         if wait and all(state["state"] == "done" for state in (*states, *in_directories)):
             remove_throttle(admin, situation, {tp.topic for tp in begun})
@@ -325,7 +325,7 @@ def verify(
     partitions are where the plan wants them.
     """
     with open_admin(bootstrap, timeout_s) as admin:
-        situation = look(admin)
+        situation = read_placement(admin)
         copying = log_dir_moves(admin, situation.alive)
         plan = PlanFile({tp: moving.target for tp, moving in situation.moving.items()}, copying)
         if file is not None:
@@ -409,7 +409,7 @@ def cancel(
     if (file is None) != everything:
         raise click.UsageError("Give either a FILE or --all.")
     with open_admin(bootstrap, timeout_s) as admin:
-        situation = look(admin)
+        situation = read_placement(admin)
         if file is None:
             plan = PlanFile(
                 {tp: moving.target for tp, moving in situation.moving.items()},

@@ -58,7 +58,7 @@ class ReplicaPlacement:
         return {broker_id: self.brokers[broker_id].rack for broker_id in broker_ids}
 
 
-def look(admin: Admin) -> ReplicaPlacement:
+def read_placement(admin: Admin) -> ReplicaPlacement:
     """The present placement of the cluster."""
     brokers = admin.describe_cluster(include_fenced=True).brokers
     return ReplicaPlacement(

@@ -155,12 +155,12 @@ class SupervisedProcess:
             if self._stopping.is_set():
                 return
             if not self.is_ready:
-                self._say(f"ended {exit_text(status)} before it was ready")
+                self._print_line(f"ended {exit_text(status)} before it was ready")
                 return
             failures = 0 if time.monotonic() - begun > _STEADY_S else failures
             delay_s = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
             failures += 1
-            self._say(f"ended {exit_text(status)}; starts again in {delay_s:g} s")
+            self._print_line(f"ended {exit_text(status)}; starts again in {delay_s:g} s")
             await self._sleep(delay_s)
 
     async def stop(self) -> None:
@@ -174,7 +174,7 @@ class SupervisedProcess:
             async with asyncio.timeout(_STOP_S_MAX):
                 await process.wait()
         except TimeoutError:
-            self._say(f"did not stop within {_STOP_S_MAX:g} s, and was killed")
+            self._print_line(f"did not stop within {_STOP_S_MAX:g} s, and was killed")
             self.kill()
             await process.wait()
 
@@ -233,7 +233,7 @@ class SupervisedProcess:
         except TimeoutError:
             pass
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         sys.stderr.write(f"{self._member.name} {line}\n")
 
 

@@ -151,7 +151,7 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
                 for transaction in found
             ],
         )
-    return _tell_errors(outcomes)
+    return _report_errors(outcomes)
 
 
 def _duration(now: int, start_ms: int | None) -> str | None:
@@ -173,7 +173,7 @@ def _document(description: TransactionDescription) -> dict[str, Any]:
     }
 
 
-def _tell_errors(outcomes: dict[str, Any]) -> int:
+def _report_errors(outcomes: dict[str, Any]) -> int:
     errors = [outcome for outcome in outcomes.values() if isinstance(outcome, KafkaError)]
     for error in errors:
         click.echo(printable(f"headrace: {error.detail or error.code.name}"), err=True)

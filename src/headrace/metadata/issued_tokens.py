@@ -235,7 +235,7 @@ def remove_expired(tokens: DelegationTokens, now_ms: int) -> CommandResult[int]:
     )
 
 
-def described(
+def token_details(
     tokens: Iterable[DelegationTokenImage], settings: TokenSettings
 ) -> list[DescribedDelegationToken]:
     """Tokens as DescribeDelegationToken has them, with their secrets."""

@@ -327,11 +327,11 @@ class LeaderState:
             self._recount()
         return self._advance()
 
-    def answered(self, isr: Sequence[int], partition_epoch: int) -> bool:
+    def proposal_accepted(self, isr: Sequence[int], partition_epoch: int) -> bool:
         """Apply the proposal that the controller accepted; whether the high watermark moved."""
         return self.update(self.replicas, isr, partition_epoch)
 
-    def refused(self, proposal: IsrProposal) -> bool:
+    def proposal_refused(self, proposal: IsrProposal) -> bool:
         """Drop a proposal that the controller has refused; whether the high watermark moved.
 
         Without a response the outcome is unknown: then the proposal stays in flight, to be sent

@@ -26,13 +26,13 @@ MECHANISMS = tuple(mechanism.value for mechanism in SaslMechanism)
 class SaslFailure(HeadraceError):
     """A login that is refused.
 
-    `what` is for the log of the one who refuses. Unless `told` is given, the peer hears no reason:
-    it must not learn whether the user exists.
+    `what` is for the log of the end that refuses. Unless `peer_message` is given, the peer hears
+    no reason: it must not learn whether the user exists.
     """
 
-    def __init__(self, what: str, *, told: str | None = None) -> None:
+    def __init__(self, what: str, *, peer_message: str | None = None) -> None:
         super().__init__(what)
-        self.told = told
+        self.peer_message = peer_message
 
 
 class SaslIdentity(NamedTuple):

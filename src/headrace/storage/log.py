@@ -86,7 +86,7 @@ class Log:
         self.snapshots = loaded.snapshots
         self.open_files = loaded.open_files
         self._segments = loaded.segments
-        self._flusher = loaded.flusher
+        self._recovery_point = loaded.flusher
         self._start = loaded.start
         self._state = LogState(
             topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
@@ -384,7 +384,7 @@ class Log:
     @property
     def recovery_point(self) -> int:
         """The offset below which all records are on stable storage."""
-        return self._flusher.recovery_point
+        return self._recovery_point.recovery_point
 
     @property
     def latest_epoch(self) -> int:
@@ -516,7 +516,7 @@ class Log:
             at = position + header.position
             segment.note_batch(header, at, interval)
             self._state.hints.add(header.base_offset, at)
-        self._flusher.appended(self.log_end_offset, now_ms)
+        self._recovery_point.appended(self.log_end_offset, now_ms)
         self._health.shortage = None
         # Readers in other threads rely on this order.
         self._state.log_end_offset = last.next_offset
@@ -549,7 +549,7 @@ class Log:
         with suppress(ResourceShortage):  # The checkpoint is needed only if files get lost as well.
             self._write_segment_sizes()
         self.snapshots.take(self.producers, offset)
-        self._flusher.names_changed = True
+        self._recovery_point.names_changed = True
         self._segments.begin(offset, self.config.segment_index_bytes, now_ms)
         self._state.log_end_offset = offset
         self._begin_roll_policy()
@@ -567,9 +567,9 @@ class Log:
 
     def flush_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` demands a flush now."""
-        unflushed = self.log_end_offset - self._flusher.recovery_point
+        unflushed = self.log_end_offset - self._recovery_point.recovery_point
         return unflushed >= self.config.flush_messages or (
-            unflushed > 0 and self._flusher.dirty_ms(now_ms) >= self.config.flush_ms
+            unflushed > 0 and self._recovery_point.dirty_ms(now_ms) >= self.config.flush_ms
         )
 
     @property
@@ -585,7 +585,7 @@ class Log:
         self._health.check()
         end_offset = self.log_end_offset
         try:
-            return self._flusher.flush(end_offset, self._segments.all)
+            return self._recovery_point.flush(end_offset, self._segments.all)
         except StorageError as error:
             fatal = not isinstance(error, TooManyOpenFiles)
             raise self._health.failed(error, fatal=fatal) from error
@@ -605,7 +605,9 @@ class Log:
         recovery_point = self.recovery_point
         if recovery_point > offset:
             # First of all: a crash may undo any part of the following, so none may be trusted.
-            self._flusher.truncated(self.segments[segment_index(self.segments, offset)].base_offset)
+            self._recovery_point.truncated(
+                self.segments[segment_index(self.segments, offset)].base_offset
+            )
             if self._on_truncate is not None:
                 self._on_truncate()
         self._stop_readers()
@@ -632,7 +634,7 @@ class Log:
         self.clean_offset = min(self.clean_offset, offset)
         if self.recovery_point > 0:
             # A crash halfway leaves no segment at all, which would count as damage otherwise.
-            self._flusher.truncated(0)
+            self._recovery_point.truncated(0)
             if self._on_truncate is not None:
                 self._on_truncate()
         if self._start.is_durable or not was_empty:
@@ -648,7 +650,7 @@ class Log:
         self._truncated(offset)
         if not was_empty:
             # Else a crash could bring the old segments back beside the new segment.
-            self._flusher.flush(offset, self.segments)
+            self._recovery_point.flush(offset, self.segments)
 
     def _stop_readers(self) -> None:
         """Invalidate reads by other threads until `_truncated`; called before files shrink."""
@@ -657,9 +659,9 @@ class Log:
 
     def _truncated(self, recovery_point: int) -> None:
         self._begin_roll_policy()
-        self._flusher.names_changed = True
+        self._recovery_point.names_changed = True
         moved_back = recovery_point < self.recovery_point
-        self._flusher.truncated(recovery_point)
+        self._recovery_point.truncated(recovery_point)
         if moved_back and self._on_truncate is not None:
             self._on_truncate()
         self._state.truncations += 1
@@ -712,7 +714,7 @@ class Log:
         start_offset = self.segments[len(expiries)].base_offset
         self._start.raise_to(start_offset)
         self._state.log_start_offset = max(self.log_start_offset, start_offset)
-        self._flusher.names_changed = True
+        self._recovery_point.names_changed = True
         retired = self._segments.retire(expiries, now_ms + self.config.file_delete_delay_ms)
         self.snapshots.remove_before(start_offset)
         with suppress(DiskFull):  # This frees room; the next call writes the epochs.
@@ -736,7 +738,7 @@ class Log:
             self._state.begin_swap()
             self._segments.replace(old, new, now_ms + self.config.file_delete_delay_ms)
             self._state.end_swap()
-        self._flusher.names_changed = True
+        self._recovery_point.names_changed = True
         self.snapshots.keep_only({segment.base_offset for segment in self.segments})
 
     def delete_retired(self, now_ms: int) -> int:
@@ -755,7 +757,13 @@ class Log:
         """Follow a rename of the log's directory."""
         self.open_files.forget_under(self.directory)
         self.directory = directory
-        for part in (self._segments, self._flusher, self._start, self.snapshots, self.epochs):
+        for part in (
+            self._segments,
+            self._recovery_point,
+            self._start,
+            self.snapshots,
+            self.epochs,
+        ):
             part.relocate(directory)
 
     def take_offline(self, error: StorageError) -> None:
@@ -798,11 +806,11 @@ class Log:
             # The last two: if the active segment is empty, the other was active at the last flush.
             for segment in self.segments[-2:]:
                 segment.sync(indexes=True)
-            self._flusher.names_changed = True
+            self._recovery_point.names_changed = True
         if self._write_segment_sizes():
             self.open_files.files.sync_file(f"{self.directory}/{SEGMENT_SIZES}")
-            self._flusher.names_changed = True
-        self._flusher.flush(self.log_end_offset, self.segments)
+            self._recovery_point.names_changed = True
+        self._recovery_point.flush(self.log_end_offset, self.segments)
 
     def _write_segment_sizes(self) -> bool:
         """Write the segment checkpoint if it has changed; return whether it had."""

@@ -7,10 +7,10 @@ from headrace.metadata.image import Image
 from headrace.metadata.issued_tokens import (
     TokenSettings,
     create_token,
-    described,
     expire_token,
     remove_expired,
     renew_token,
+    token_details,
 )
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.messages.create_delegation_token import (
@@ -48,7 +48,7 @@ def test_a_token_is_created_and_survives_a_snapshot() -> None:
     image, token = created(Image())
     assert (token.expiry_timestamp_ms, token.max_timestamp_ms) == (100, 1000)
     assert Image().apply(image_records(image)) == image
-    [shown] = described(image.delegation_tokens.values(), SETTINGS)
+    [shown] = token_details(image.delegation_tokens.values(), SETTINGS)
     assert shown.hmac == token.hmac
     assert [renewer.principal_name for renewer in shown.renewers] == ["bob"]
     assert "secret" not in repr(SETTINGS)

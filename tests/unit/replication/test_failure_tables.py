@@ -174,7 +174,7 @@ def alter(partition: Partition, now_ms: int, own_epoch: int = 1) -> IsrProposal 
     proposal = partition.leadership.propose(now_ms, LAG_MS, own_epoch, lambda *_: True)
     if proposal is not None:
         partition.isr_changed(
-            partition.leadership.answered(proposal.isr, proposal.partition_epoch + 1)
+            partition.leadership.proposal_accepted(proposal.isr, proposal.partition_epoch + 1)
         )
     return proposal
 

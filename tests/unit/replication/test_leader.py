@@ -129,7 +129,7 @@ def test_a_follower_that_does_not_keep_up_leaves_after_the_lag_time() -> None:
     assert propose(leader, 1000 + LAG_MS) is None
     assert propose(leader, 1001 + LAG_MS) == (1, 2)
     assert leader.high_watermark.offset == 100, "a proposal alone commits nothing"
-    assert after(leader, leader.answered, (1, 2), 8) == 110
+    assert after(leader, leader.proposal_accepted, (1, 2), 8) == 110
     assert leader.partition_epoch == 8
 
 
@@ -235,7 +235,7 @@ def test_a_refused_proposal_counts_no_more() -> None:
     append(leader, 110)
     fetch(leader, 2, 110)
     assert leader.pending is not None
-    assert after(leader, leader.refused, leader.pending) == 110
+    assert after(leader, leader.proposal_refused, leader.pending) == 110
     assert leader.isr == (1, 2)
 
 
@@ -261,7 +261,7 @@ def test_an_answer_to_an_older_proposal_refuses_nothing() -> None:
     leader.update((1, 2, 3), (1, 2), 8)
     fetch(leader, 3, 100)
     propose(leader, 0)
-    leader.refused(old)
+    leader.proposal_refused(old)
     assert leader.pending is not None
 
 
@@ -272,7 +272,7 @@ def test_replicas_come_and_go_by_reassignment() -> None:
     leader.update((1, 2, 3, 4), (1, 2, 3), 8)
     fetch(leader, 4, 100)
     assert propose(leader, 0) == (1, 2, 3, 4)
-    leader.answered((1, 2, 3, 4), 9)
+    leader.proposal_accepted((1, 2, 3, 4), 9)
     leader.update((1, 2, 4), (1, 2, 4), 10)
     append(leader, 110)
     fetch(leader, 2, 110)
@@ -284,7 +284,7 @@ def test_replicas_come_and_go_by_reassignment() -> None:
 
 def test_an_answer_tells_nothing_of_replicas_but_the_log_does() -> None:
     leader = lead(isr=(1, 2))
-    leader.answered((1, 2, 3), 8)
+    leader.proposal_accepted((1, 2, 3), 8)
     leader.update((1, 3), (1, 3), 8)
     assert (leader.replicas, leader.isr) == ((1, 3), (1, 3))
 
@@ -355,7 +355,7 @@ def test_a_loss_is_heard_of_though_the_answer_to_a_proposal_came_first() -> None
     leader = lead(high_watermark=100)
     for broker_id in (2, 3):
         fetch(leader, broker_id, 100)
-    leader.answered((1, 2), 9)
+    leader.proposal_accepted((1, 2), 9)
     leader.update((1, 2, 3), (1, 2), 9, lost_replicas=(3,))
     assert propose(leader, 1) is None
 
@@ -374,4 +374,4 @@ def test_a_member_that_could_not_join_stays_only_while_it_lacks_nothing() -> Non
     fetch(leader, 2, 101, LAG_MS)
     assert propose(leader, LAG_MS + 900, may_join=may_join) is None, "it may be on its way"
     assert propose(leader, LAG_MS + 1100, may_join=may_join) == (1, 2)
-    assert after(leader, leader.answered, (1, 2), 8) == 101
+    assert after(leader, leader.proposal_accepted, (1, 2), 8) == 101

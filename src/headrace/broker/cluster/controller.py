@@ -101,7 +101,7 @@ class ActiveController:
         self._first_records = first_records
         self._unclean_by_default = config.unclean_leader_election_enable
         self._heartbeats: Heartbeats | None = None
-        self._searched: Image | None = None
+        self._last_searched_image: Image | None = None
         self._recovery = RecoveryElections(
             store, brokers, self._clock, config.unclean_recovery_timeout_ms
         )
@@ -136,7 +136,7 @@ class ActiveController:
             store.image_offset,
             self._clock.now_ms(),
         )
-        self._searched = None
+        self._last_searched_image = None
         self._recovery.reset()
         self._warn_of_min_isr()
         for duty in self._duties:
@@ -347,13 +347,13 @@ class ActiveController:
 
     async def _elect_missing(self) -> None:
         image = self._store.image
-        if image is not self._searched:
+        if image is not self._last_searched_image:
             elected = await self._submit(
                 lambda image, _: elect_missing_leaders(
                     image, unclean_by_default=self._unclean_by_default
                 )
             )
-            self._searched = image
+            self._last_searched_image = image
             if elected:
                 logger.warning("%d partitions without a leader have a leader again", elected)
 

@@ -17,9 +17,9 @@ from headrace.metadata.issued_tokens import (
     DelegationTokens,
     TokenSettings,
     create_token,
-    described,
     expire_token,
     renew_token,
+    token_details,
 )
 from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.create_delegation_token import (
@@ -152,7 +152,7 @@ def describe_delegation_token(
         for token in context.node.store.image.delegation_tokens.values()
         if (owners is None or any(map(token.is_of, owners))) and _may_describe(context, token)
     ]
-    return DescribeDelegationTokenResponse(tokens=described(found, settings))
+    return DescribeDelegationTokenResponse(tokens=token_details(found, settings))
 
 
 def token_settings(config: BrokerConfig) -> TokenSettings | None:

@@ -239,9 +239,9 @@ class IsrProposer:
         if code in _SUPERSEDED:
             self._due[partition] = None
         elif code:
-            partition.isr_changed(leadership.refused(proposal))
+            partition.isr_changed(leadership.proposal_refused(proposal))
         elif answer.leader_epoch == leadership.leader_epoch:
-            partition.isr_changed(leadership.answered(answer.isr, answer.partition_epoch))
+            partition.isr_changed(leadership.proposal_accepted(answer.isr, answer.partition_epoch))
 
 
 def _report(proposals: dict[Partition, IsrProposal], refused: Counter[str]) -> None:

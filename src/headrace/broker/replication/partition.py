@@ -260,7 +260,7 @@ class Partition:
         self.leadership: LeaderState | None = None
         self._image = _NO_REPLICAS
         self._isr_listener = isr
-        self._flusher = flusher
+        self._flush_queue = flusher
         self._flush_pending = False
         self._on_own_flush: Callable[[int], None] = partial(self._on_flushed, log, -1)
         self._uncommitted_bytes = 0
@@ -349,7 +349,7 @@ class Partition:
         )
         self.is_leader = True
         if self._flush_pending:
-            self._flusher.flush(self.log, self._on_own_flush)
+            self._flush_queue.flush(self.log, self._on_own_flush)
         elif self.leadership.persisted(end_offset):
             self._release_committed()
 
@@ -448,7 +448,7 @@ class Partition:
         leadership.appended(log.log_end_offset, steady_ms)
         if self._flush_pending or log.flush_due(now_ms):
             self._flush_pending = True
-            self._flusher.flush(log, self._on_own_flush)
+            self._flush_queue.flush(log, self._on_own_flush)
         elif leadership.persisted(log.log_end_offset):
             self._release_committed()
         if self.waiting_fetches is not None:
@@ -580,7 +580,7 @@ class Partition:
             return None
         flushed = asyncio.get_running_loop().create_future()
         flushed.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._flusher.flush(self.log, partial(_end_flush, flushed))
+        self._flush_queue.flush(self.log, partial(_end_flush, flushed))
         return flushed
 
     def set_high_watermark(self, offset: int) -> None:
@@ -667,7 +667,7 @@ class Partition:
         self.log = log
         self._on_own_flush = partial(self._on_flushed, log, self.leader_epoch)
         if self._flush_pending:
-            self._flusher.flush(log, self._on_own_flush)
+            self._flush_queue.flush(log, self._on_own_flush)
 
     def _on_flushed(self, log: Log, leader_epoch: int, offset: int) -> None:
         leadership = self.leadership
@@ -678,7 +678,7 @@ class Partition:
                 KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed to flush")
             )
             return
-        if not self._flusher.is_flushing(self.log):
+        if not self._flush_queue.is_flushing(self.log):
             # No other flush is due, so records that came meanwhile need not wait for it.
             self._flush_pending = False
             offset = self.log.log_end_offset

@@ -90,7 +90,7 @@ class ReplicaManager:
     ) -> None:
         self._node_id = node_id
         self._logs = logs
-        self._flusher = flusher
+        self._flush_queue = flusher
         self._fetchers = fetchers
         self._isr = isr
         self._clock = clock
@@ -431,7 +431,7 @@ class ReplicaManager:
         high_watermark = self._logs.high_watermark(name) or 0
         if high_watermark > log.log_end_offset:
             _report_missing(name, log.log_end_offset, high_watermark, len(image.replicas))
-        return Partition(name, log, config, self._flusher, high_watermark, isr=self._isr)
+        return Partition(name, log, config, self._flush_queue, high_watermark, isr=self._isr)
 
     def _log_of(
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig

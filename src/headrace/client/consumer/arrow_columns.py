@@ -72,17 +72,17 @@ def _arrays(
         "offset": columns.offsets,
         "timestamp": columns.timestamps,
     }
-    indices = wrapped(pa.int32(), count, [None, pack("i", topic) * count])
+    indices = array_over(pa.int32(), count, [None, pack("i", topic) * count])
     return [
         pa.DictionaryArray.from_arrays(indices, names),
-        *(wrapped(schema.field(name).type, count, [None, numbers[name]]) for name in numbers),
-        cells(pa.binary(), columns.keys),
-        cells(pa.binary(), columns.values),
+        *(array_over(schema.field(name).type, count, [None, numbers[name]]) for name in numbers),
+        binary_array(pa.binary(), columns.keys),
+        binary_array(pa.binary(), columns.values),
         _headers(schema.field("headers").type, count, columns.headers),
     ]
 
 
-def wrapped(
+def array_over(
     kind: Any, count: int, buffers: Sequence[Buffer | None], nulls: int = 0, children: Any = None
 ) -> Any:
     """An Arrow array over existing buffers, without a copy."""
@@ -91,10 +91,10 @@ def wrapped(
     return pa.Array.from_buffers(kind, count, memory, nulls, children=children)
 
 
-def cells(kind: Any, column: BinaryColumn) -> Any:
+def binary_array(kind: Any, column: BinaryColumn) -> Any:
     """A `binary` or `string` array over the buffers of a column."""
     buffers = [_validity(column), column.offsets, column.data]
-    return wrapped(kind, column.length, buffers, column.null_count)
+    return array_over(kind, column.length, buffers, column.null_count)
 
 
 def _validity(column: BinaryColumn) -> Buffer | None:
@@ -115,6 +115,6 @@ def _validity(column: BinaryColumn) -> Buffer | None:
 def _headers(kind: Any, count: int, headers: HeaderColumn) -> Any:
     pa = _pyarrow()
     fields = list(kind.value_type)
-    pairs = [cells(pa.string(), headers.names), cells(pa.binary(), headers.values)]
+    pairs = [binary_array(pa.string(), headers.names), binary_array(pa.binary(), headers.values)]
     entries = pa.StructArray.from_arrays(pairs, fields=fields)
-    return wrapped(kind, count, [None, headers.offsets], children=[entries])
+    return array_over(kind, count, [None, headers.offsets], children=[entries])

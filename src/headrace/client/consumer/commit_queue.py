@@ -91,7 +91,7 @@ class CommitQueue:
         except TimeoutError:
             _log.warning("%s: commits were not done in time", self._options.client_id)
 
-    def know(self, tp: TopicPartition, offset: int) -> None:
+    def note_committed(self, tp: TopicPartition, offset: int) -> None:
         """Note an offset that is known to be committed."""
         self._known[tp] = offset
 

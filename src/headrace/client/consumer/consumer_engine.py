@@ -466,7 +466,7 @@ class ConsumerEngine:
 
     def _position_found(self, tp: TopicPartition, offset: int, is_committed: bool) -> None:
         if is_committed:
-            self.committing.know(tp, offset)
+            self.committing.note_committed(tp, offset)
         self._found.set()
         self._found.clear()
         self._fetcher.pump()

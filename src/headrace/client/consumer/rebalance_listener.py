@@ -68,21 +68,21 @@ class RebalanceEvent(Enum):
 
 
 class PendingRebalance:
-    """An assignment change to report to the application; `told` is done when it was reported."""
+    """An assignment change to report to the application; `reported` is done once it knows."""
 
-    __slots__ = ("assignment", "change", "partitions", "told")
+    __slots__ = ("assignment", "change", "partitions", "reported")
 
     def __init__(
         self,
         change: RebalanceEvent,
         partitions: Sequence[TopicPartition],
         assignment: Sequence[TopicPartition],
-        told: "asyncio.Future[None]",
+        reported: "asyncio.Future[None]",
     ) -> None:
         self.change = change
         self.partitions = partitions
         self.assignment = assignment
-        self.told = told
+        self.reported = reported
 
 
 class PendingRebalances:
@@ -152,9 +152,9 @@ class PendingRebalances:
 
     def end(self, pending: PendingRebalance) -> None:
         """In the application: the listener has returned, the loop may continue."""
-        self._post(_settle, pending.told)
+        self._post(_settle, pending.reported)
 
 
-def _settle(told: "asyncio.Future[None]") -> None:
-    if not told.done():
-        told.set_result(None)
+def _settle(reported: "asyncio.Future[None]") -> None:
+    if not reported.done():
+        reported.set_result(None)

@@ -96,7 +96,7 @@ def error_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> KafkaErr
     return error
 
 
-def blamed(
+def errors_by_record(
     batch: ProducerBatch, answer: PartitionProduceResponse, error: KafkaError
 ) -> tuple[HeadraceError, dict[int, Exception] | None]:
     """The error of most records of a batch, and the errors of the records that caused it.
@@ -190,7 +190,7 @@ class ProduceResultHandler:
             self._too_large(slot, batch)
         else:
             queue_of(slot).refused(batch)
-            innocent, record_errors = blamed(batch, answer, error)
+            innocent, record_errors = errors_by_record(batch, answer, error)
             self.failed(batch, error, record_errors, innocent)
 
     def written(

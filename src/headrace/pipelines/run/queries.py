@@ -270,7 +270,7 @@ class PipelineRun:
         )
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def published(self) -> Iterator[None]:
         """Publish the start of the run, and its end."""
         self._publish(RunPhase.STARTING)
         try:

@@ -214,7 +214,7 @@ def run(
         log = SparkLog(log_path(pipeline), on_warning or _ignore, verbose=verbose)
         for part in query_parts(pipeline):
             claim(pipeline, part, allow_changes=allow_changes)
-        with stop.listening(), running.told():
+        with stop.listening(), running.published():
             with opened(pipeline, settings.master, whole, log) as spark, stop.listening():
                 running.start(spark)
                 running.wait()

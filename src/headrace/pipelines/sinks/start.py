@@ -1,4 +1,4 @@
-"""The unstarted queries of a pipeline: a frame, a target, a checkpoint and a trigger."""
+"""The queries of a pipeline before their start: a target, checkpoint and trigger for each sink."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.client.consumer.arrow_columns import cells, wrapped
+from headrace.client.consumer.arrow_columns import array_over, binary_array
 from headrace.client.consumer.completed_fetch import spans_of
 from headrace.pipelines.source.errors import SourceError
 from headrace.protocol.columns import Columns, HeaderColumn
@@ -87,11 +87,11 @@ class ColumnArrays:
         self._rows_max = rows_max
         self._constants: dict[str, pa.Array] = {}
         makers: dict[str, Callable[[Columns, int], pa.Array]] = {
-            "key": lambda found, _: cells(pa.binary(), found.keys),
-            "value": lambda found, _: cells(pa.binary(), found.values),
+            "key": lambda found, _: binary_array(pa.binary(), found.keys),
+            "value": lambda found, _: binary_array(pa.binary(), found.values),
             "topic": lambda found, _: self._repeated("topic", tp.topic, found.length),
             "partition": lambda found, _: self._repeated("partition", tp.partition, found.length),
-            "offset": lambda found, _: wrapped(pa.int64(), found.length, [None, found.offsets]),
+            "offset": lambda found, _: array_over(pa.int64(), found.length, [None, found.offsets]),
             "timestamp": lambda found, _: self._microseconds(found),
             "timestampType": lambda found, kind: self._repeated(
                 f"timestampType {kind}", kind, found.length
@@ -125,7 +125,7 @@ class ColumnArrays:
         return known.slice(0, count)
 
     def _microseconds(self, found: Columns) -> pa.Array:
-        milliseconds = wrapped(pa.int64(), found.length, [None, found.timestamps])
+        milliseconds = array_over(pa.int64(), found.length, [None, found.timestamps])
         try:
             return pc.multiply_checked(milliseconds, _US_PER_MS).view(_TIMESTAMP)
         except pa.ArrowInvalid:
@@ -146,15 +146,15 @@ def _rows_before(found: Columns, end: int) -> int:
 def _headers(count: int, headers: HeaderColumn) -> pa.Array:
     """A list for each record with headers, and null for one without, as in Spark's Kafka source."""
     kind = arrow_schema(("headers",)).field(0).type
-    pairs = [cells(pa.string(), headers.names), cells(pa.binary(), headers.values)]
+    pairs = [binary_array(pa.string(), headers.names), binary_array(pa.binary(), headers.values)]
     entries = pa.StructArray.from_arrays(pairs, fields=list(kind.value_type))
     if not len(entries):
         return pa.nulls(count, kind)
-    ends = wrapped(pa.int32(), count + 1, [None, headers.offsets])
+    ends = array_over(pa.int32(), count + 1, [None, headers.offsets])
     present = pc.not_equal(ends[1:], ends[:-1])
     nulls = present.false_count
     buffers = [memoryview(present.buffers()[1]) if nulls else None, headers.offsets]
-    return wrapped(kind, count, buffers, nulls, children=[entries])
+    return array_over(kind, count, buffers, nulls, children=[entries])
 
 
 # From the batches of a response or a file to Arrow batches for Spark.

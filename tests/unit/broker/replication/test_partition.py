@@ -492,7 +492,7 @@ def test_an_image_older_than_an_answer_changes_nothing(tmp_path: Path) -> None:
     async def test(partition: Partition, _: ByHand) -> None:
         partition.lead(THREE, NOW_MS)
         assert partition.leadership is not None
-        partition.leadership.answered((1, 2), 12)
+        partition.leadership.proposal_accepted((1, 2), 12)
         partition.update(replace(THREE, partition_epoch=11))
         assert partition.isr == (1, 2)
         partition.lead(replace(THREE, isr=(1, 3), partition_epoch=13), NOW_MS)

@@ -146,7 +146,7 @@ def test_automatic_commits_are_of_what_changed() -> None:
     desk = Desk(subscription, auto_commit_interval_ms=5000)
 
     async def commit(committing: CommitQueue) -> None:
-        committing.know(TP, 0)
+        committing.note_committed(TP, 0)
         running = asyncio.get_running_loop().create_task(committing.run())
         await asyncio.sleep(7)
         give(subscription, TP, 7)

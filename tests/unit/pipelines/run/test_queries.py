@@ -136,7 +136,7 @@ class Watched:
         return self.now_s
 
     def go(self) -> RunState:
-        with self.run.told():
+        with self.run.published():
             self.run.start(None)  # type: ignore[arg-type]
             self.run.wait()
         return self.run.state
@@ -277,7 +277,7 @@ def test_a_stop_waits_for_the_batch_that_runs(scripts: Scripts, tmp_path: Path) 
     watched.run.start(None)  # type: ignore[arg-type]
     before = endless.done
     watched.stop.request()
-    with watched.run.told():
+    with watched.run.published():
         watched.run.wait()
     assert watched.run.state.phase is RunPhase.STOPPED
     assert endless.looks[0] > before
@@ -346,7 +346,7 @@ def test_another_thread_than_the_main_one_hears_no_signals() -> None:
 
 def test_a_second_ctrl_c_leaves_a_state_that_says_stopped(scripts: Scripts, tmp_path: Path) -> None:
     watched = Watched(tmp_path)
-    with pytest.raises(KeyboardInterrupt), watched.run.told():
+    with pytest.raises(KeyboardInterrupt), watched.run.published():
         raise KeyboardInterrupt
     written = read_state(watched.notes)
     assert written is not None
