@@ -62,7 +62,7 @@ class _Lag:
 
 
 @dataclass(slots=True)
-class _Round:
+class _LagLookup:
     """The lags that are being looked up, and the groups by state."""
 
     states: dict[str, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class GroupLags:
     def __init__(self, node: Node, leaders: BrokerChannels) -> None:
         self._node = node
         self._leaders = leaders
-        self._last = _Round()
+        self._last = _LagLookup()
         self._looked_up_s: float | None = None
         self._task = PeriodicTask("lags of groups", _PERIOD_SECONDS, self.look_up)
         self._observe()
@@ -90,7 +90,7 @@ class GroupLags:
     async def look_up(self) -> None:
         """Look up the lags of all groups that are shown."""
         self._leaders.brokers_changed()
-        now = _Round()
+        now = _LagLookup()
         partitions_max = self._node.config.metrics_partitions_max
         for number, (shard, group) in enumerate(self._groups()):
             now.states[group.state.value] = now.states.get(group.state.value, 0) + 1

@@ -5,7 +5,12 @@ from dataclasses import astuple, dataclass
 from enum import IntEnum
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from headrace.client.admin.admin_requests import ControllerRequests, passes, results, settle
+from headrace.client.admin.admin_requests import (
+    ControllerRequests,
+    passes,
+    results,
+    retry_until_answered,
+)
 from headrace.client.admin.arguments import name_of, names_of
 from headrace.client.admin.configs import ConfigAdmin
 from headrace.client.cluster import ClusterClient
@@ -151,7 +156,7 @@ class AclAdmin:
                 for acl, answer in zip(missing, answers, strict=True)
             }
 
-        results(await settle(self._cluster, wanted, ask, passes))
+        results(await retry_until_answered(self._cluster, wanted, ask, passes))
 
     async def describe(self, **selection: Unpack[AclSelection]) -> list[Acl]:
         """The ACLs that a selection has, in order."""

@@ -36,7 +36,7 @@ def passes(error: KafkaError) -> bool:
     return error.code.retriable and not isinstance(error, UnknownTopic)
 
 
-async def settle(
+async def retry_until_answered(
     cluster: ClusterClient,
     items: Sequence[Item],
     ask: Callable[[list[Item], float], Awaitable[Mapping[Item, Result | KafkaError]]],

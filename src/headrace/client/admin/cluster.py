@@ -8,7 +8,7 @@ from headrace.client.admin.admin_requests import (
     ControllerRequests,
     is_refused_for_now,
     result,
-    settle,
+    retry_until_answered,
     timeout_ms,
 )
 from headrace.client.cluster import ClusterClient
@@ -85,7 +85,7 @@ async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
         )
         return {broker_id: error}
 
-    result(await settle(cluster, [broker_id], ask, is_refused_for_now), broker_id)
+    result(await retry_until_answered(cluster, [broker_id], ask, is_refused_for_now), broker_id)
 
 
 @dataclass(frozen=True, slots=True)

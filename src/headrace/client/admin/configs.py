@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypedDict, Unpack
 
-from headrace.client.admin.admin_requests import ControllerRequests, passes, result, settle
+from headrace.client.admin.admin_requests import (
+    ControllerRequests,
+    passes,
+    result,
+    retry_until_answered,
+)
 from headrace.client.admin.arguments import (
     ConfigValue,
     config_texts,
@@ -163,7 +168,7 @@ class ConfigAdmin:
             entries = sorted(answer.configs, key=lambda entry: entry.name)
             return {resource: error or {entry.name: _entry(entry) for entry in entries}}
 
-        return result(await settle(self._cluster, [resource], ask, passes), resource)
+        return result(await retry_until_answered(self._cluster, [resource], ask, passes), resource)
 
     async def owners(self, kinds: Iterable[str]) -> dict[str, list[str]]:
         """The names of the resources that can have settings, by kind: all kinds, or those given."""
@@ -182,7 +187,7 @@ class ConfigAdmin:
             error = failure(answer.error_code, None, Subject("list of config resources"))
             return {"": error or {kind.name.lower(): sorted(found[kind]) for kind in wanted}}
 
-        return result(await settle(self._cluster, [""], ask, passes), "")
+        return result(await retry_until_answered(self._cluster, [""], ask, passes), "")
 
     async def alter(
         self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
@@ -225,7 +230,7 @@ class ConfigAdmin:
         def asked_again(error: KafkaError) -> bool:
             return passes(error) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-        result(await settle(self._cluster, [resource], ask, asked_again), resource)
+        result(await retry_until_answered(self._cluster, [resource], ask, asked_again), resource)
 
     async def _node_of(self, resource: ConfigResource, deadline: float) -> int | None:
         """The broker to ask about a resource: itself for a broker and its loggers, else None."""

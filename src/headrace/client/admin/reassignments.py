@@ -7,7 +7,7 @@ from headrace.client.admin.admin_requests import (
     ControllerRequests,
     by_topic,
     is_refused_for_now,
-    settle,
+    retry_until_answered,
     timeout_ms,
 )
 from headrace.client.cluster import ClusterClient
@@ -89,7 +89,7 @@ class ReassignmentAdmin:
                 for tp in [TopicPartition(topic.name, partition.partition_index)]
             }
 
-        return await settle(self._cluster, list(targets), ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, list(targets), ask, is_refused_for_now)
 
     async def listed(
         self, partitions: Sequence[TopicPartition] | None
@@ -139,7 +139,7 @@ class ReassignmentAdmin:
         ) -> dict[TopicPartition, bool | KafkaError]:
             return await self._elect(target, missing, unclean, deadline)
 
-        return await settle(self._cluster, partitions, ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, partitions, ask, is_refused_for_now)
 
     async def _elect(
         self,

@@ -8,7 +8,7 @@ from headrace.client.admin.admin_requests import (
     by_topic,
     is_refused_for_now,
     passes,
-    settle,
+    retry_until_answered,
     timeout_ms,
 )
 from headrace.client.admin.arguments import (
@@ -105,7 +105,7 @@ class TopicAdmin:
                 for name in missing
             }
 
-        return await settle(self._cluster, names, ask, passes)
+        return await retry_until_answered(self._cluster, names, ask, passes)
 
     async def create(self, topics: Sequence[NewTopic]) -> dict[str, CreatedTopic | KafkaError]:
         """Create topics; each has its own outcome."""
@@ -128,7 +128,7 @@ class TopicAdmin:
                 for topic in response.topics
             }
 
-        return await settle(self._cluster, list(wanted), ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, list(wanted), ask, is_refused_for_now)
 
     async def delete(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
         """Delete topics; each has its own outcome."""
@@ -149,7 +149,7 @@ class TopicAdmin:
                 for topic in response.responses
             }
 
-        return await settle(self._cluster, names, ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, names, ask, is_refused_for_now)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaError | None]:
         """Raise the partition counts of topics; each topic has its own outcome."""
@@ -172,7 +172,7 @@ class TopicAdmin:
                 for result in response.results
             }
 
-        return await settle(self._cluster, list(counts), ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, list(counts), ask, is_refused_for_now)
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -292,7 +292,7 @@ class OffsetAdmin:
                         outcomes[tp] = error or partition.low_watermark
             return outcomes
 
-        return await settle(self._cluster, list(before), ask, passes)
+        return await retry_until_answered(self._cluster, list(before), ask, passes)
 
     async def _leaders(
         self, partitions: Iterable[TopicPartition], deadline: float

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.client.admin.admin_requests import by_topic, passes, settle
+from headrace.client.admin.admin_requests import by_topic, passes, retry_until_answered
 from headrace.client.cluster import ClusterClient
 from headrace.client.coordinator_lookup import CoordinatorLookup
 from headrace.client.errors import check, failure
@@ -194,7 +194,7 @@ class TransactionAdmin:
             absent = broker_id is not None and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
             return passes(error) and not absent
 
-        return await settle(self._cluster, list(partitions), ask, asked_again)
+        return await retry_until_answered(self._cluster, list(partitions), ask, asked_again)
 
     async def _holders(
         self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: float

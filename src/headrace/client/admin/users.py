@@ -10,7 +10,7 @@ from headrace.client.admin.admin_requests import (
     ControllerRequests,
     is_refused_for_now,
     results,
-    settle,
+    retry_until_answered,
 )
 from headrace.client.admin.arguments import name_of, names_of, number_of
 from headrace.client.cluster import ClusterClient
@@ -182,7 +182,7 @@ class UserAdmin:
                 for answer in answers
             }
 
-        results(await settle(self._cluster, list(rows), ask, is_refused_for_now))
+        results(await retry_until_answered(self._cluster, list(rows), ask, is_refused_for_now))
 
 
 class TokenAdmin:

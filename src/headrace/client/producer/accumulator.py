@@ -392,7 +392,7 @@ class Buffers:
             waiter.wake()
         return True
 
-    def hurry(self) -> list:
+    def close_open_batches(self) -> list:
         """Make every batch due now; return the unfinished deliveries."""
         self.acquire()
         try:

@@ -43,7 +43,7 @@ class RoomWaiter:
         return self._woken.wait(timeout_s)
 
 
-def take_room(
+def reserve_memory(
     buffers: Buffers, size_bytes: int, timeout_s: float, options: ProducerOptions
 ) -> Call[None]:
     """Reserve `size_bytes` of the buffer; BufferExhausted if there is no room in time."""
@@ -58,7 +58,7 @@ def take_room(
         raise
 
 
-def give_back(buffers: Buffers, size_bytes: int) -> None:
+def release_memory(buffers: Buffers, size_bytes: int) -> None:
     """Return reserved room that is not needed after all."""
     waiter = RoomWaiter(size_bytes)
     waiter.is_granted = True
@@ -184,7 +184,7 @@ class ProducerEngine:
             future = self.accumulator.append(*pending, True)
             assert future is not None, "partitions are never taken away"
         except BaseException:
-            give_back(self.accumulator, need)
+            release_memory(self.accumulator, need)
             raise
         return future
 
@@ -206,7 +206,7 @@ class ProducerEngine:
                     )
                 )
             except BaseException:
-                give_back(self.accumulator, column_batch.raw_bytes)
+                release_memory(self.accumulator, column_batch.raw_bytes)
                 raise
         return columns_future(topic, deliveries)
 
@@ -296,11 +296,13 @@ class ProducerEngine:
     def _take_room(self, size_bytes: int, deadline: float) -> Call[None]:
         """Reserve room in the buffer; BufferExhausted at the deadline."""
         left_s = max(deadline - self._clock.monotonic(), 0.0)
-        return take_room(self.accumulator, size_bytes, left_s, self.options)
+        return reserve_memory(self.accumulator, size_bytes, left_s, self.options)
 
     def _delivered(self, timeout_s: float | None) -> Call[bool]:
         """Whether all sent records have their outcome within the timeout."""
-        unsettled = [delivery for delivery in self.accumulator.hurry() if not delivery.is_done]
+        unsettled = [
+            delivery for delivery in self.accumulator.close_open_batches() if not delivery.is_done
+        ]
         if not unsettled:
             return True
 

@@ -255,7 +255,7 @@ class TransactionManager:
             self.state.begin_commit()
             begun = self._cluster.clock.monotonic()
             self._refuse()
-            for delivery in self._accumulator.hurry():
+            for delivery in self._accumulator.close_open_batches():
                 await delivery.waiter()
             if self.state.phase is not TransactionPhase.COMMITTING:
                 raise self.state.failure()

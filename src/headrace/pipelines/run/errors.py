@@ -396,7 +396,7 @@ def _sql_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
 
 
 @contextmanager
-def explaining(pipeline: Pipeline, part: Part) -> Iterator[None]:
+def spark_errors_explained(pipeline: Pipeline, part: Part) -> Iterator[None]:
     """Convert errors of Spark, or of headrace inside it, into a PipelineFailed of this part.
 
     A ConfigError about the settings stays as it is.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.errors import HeadraceError
 from headrace.pipelines.locations import notes_directory, query_checkpoint, query_group, query_name
 from headrace.pipelines.run.checkpoints import noted_start, query_parts, starting_at, topic_sources
-from headrace.pipelines.run.errors import PipelineFailed, explain, explaining, label
+from headrace.pipelines.run.errors import PipelineFailed, explain, label, spark_errors_explained
 from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS, Positions, ProgressTally
 from headrace.pipelines.run.run_state import RunPhase, RunState, new_state, write_state
 from headrace.pipelines.spec.model import (
@@ -318,7 +318,7 @@ class PipelineRun:
             self._show_positions()
 
     def _frame(self, spark: "SparkSession", part: Sink | TopicSource) -> "DataFrame":
-        with explaining(self._pipeline, part):
+        with spark_errors_explained(self._pipeline, part):
             return query_frame(spark, self._pipeline, part)
 
     def _start(
@@ -328,7 +328,7 @@ class PipelineRun:
         tally = ProgressTally(query_name(part), bounded=trigger.available_now)
 
         def begin(frame: "DataFrame") -> "StreamingQuery":
-            with explaining(self._pipeline, part):
+            with spark_errors_explained(self._pipeline, part):
                 return query_writer(spark, self._pipeline, part, frame, trigger).start()
 
         query = self._retried(partial(begin, frame))
@@ -355,7 +355,7 @@ class PipelineRun:
         """Update the progress of the queries; returns whether one is still active."""
         active = False
         for query in self._queries:
-            with explaining(self._pipeline, query.part):
+            with spark_errors_explained(self._pipeline, query.part):
                 active = self._update_query(query) or active
         self._publish(self.state.phase)
         return active
@@ -425,7 +425,7 @@ class PipelineRun:
     def _stop_queries(self, patience_s: float) -> None:
         """Stop each query when its batch is done, or when `patience_s` is over."""
         until = time.monotonic() + patience_s
-        with explaining(self._pipeline, None):
+        with spark_errors_explained(self._pipeline, None):
             waiting = {id(query): _batch(query) for query in self._queries if query.query.isActive}
             while waiting:
                 late = time.monotonic() >= until

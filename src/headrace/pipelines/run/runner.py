@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from headrace.pipelines.locations import notes_directory
 from headrace.pipelines.run.checkpoints import claim, query_parts
-from headrace.pipelines.run.errors import PipelineFailed, explaining, log_path
+from headrace.pipelines.run.errors import PipelineFailed, log_path, spark_errors_explained
 from headrace.pipelines.run.queries import PipelineRun, QuerySettings, StopRequest, query_frame
 from headrace.pipelines.run.run_state import RunState, locked
 from headrace.pipelines.session import session
@@ -139,7 +139,7 @@ def opened(
         yield session(pipeline.name, master=master, config=whole)
         return
     try:
-        with explaining(pipeline, None), log.capturing():
+        with spark_errors_explained(pipeline, None), log.capturing():
             spark = session(pipeline.name, master=master, config=whole)
             _silence()
     except PipelineFailed as failure:
@@ -235,5 +235,5 @@ def check_plan(pipeline: Pipeline) -> None:
         log = SparkLog(Path(scratch, "spark.log"), lambda _: None)
         with opened(pipeline, _PLANNING_MASTER, session_config(pipeline), log) as spark:
             for part in query_parts(pipeline):
-                with explaining(pipeline, part):
+                with spark_errors_explained(pipeline, part):
                     query_frame(spark, pipeline, part)

@@ -55,7 +55,7 @@ class Sending:
         return self.sender.transactor
 
     async def flush(self) -> None:
-        for delivery in self.accumulator.hurry():
+        for delivery in self.accumulator.close_open_batches():
             await delivery.waiter()
 
 

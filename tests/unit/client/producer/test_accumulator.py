@@ -17,7 +17,7 @@ from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator, RecordSender
 from headrace.client.producer.batches import ProducerBatch
 from headrace.client.producer.delivery import Future
-from headrace.client.producer.producer_engine import RoomWaiter, give_back, take_room
+from headrace.client.producer.producer_engine import RoomWaiter, release_memory, reserve_memory
 from headrace.client.types import ProducerRecord
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.protocol.records import Record, decode_rows
@@ -295,7 +295,7 @@ def test_memory_is_bounded_and_room_is_given_in_turn() -> None:
     accumulator.leave(waiters[1])
     [batch] = accumulator.drop()
     accumulator.free(batch)
-    give_back(accumulator, 300)
+    release_memory(accumulator, 300)
     assert (accumulator.used_bytes, accumulator.records) == (0, 0)
 
 
@@ -309,7 +309,7 @@ def test_no_room_in_time_is_an_error_with_numbers_and_advice() -> None:
     while isinstance(gathering.send(bytes(164)), Future):
         pass
     with pytest.raises(BufferExhausted, match=r"no room for 200 bytes .*1000.*1 ms.*5 records"):
-        blocking(take_room(gathering.accumulator, 200, 0.001, gathering.options))
+        blocking(reserve_memory(gathering.accumulator, 200, 0.001, gathering.options))
     assert gathering.accumulator.used_bytes == 1000
     # Having given up it stands in nobody's way.
     gathering.accumulator.free(gathering.ready()[0])
@@ -322,13 +322,13 @@ def test_whoever_waits_is_told_when_the_producer_closes() -> None:
         pass
     caught: list[Exception] = []
     entered = threading.Event()
-    gathering.accumulator.hurry()
+    gathering.accumulator.close_open_batches()
     gathering.ready()
 
     def wait() -> None:
         try:
             entered.set()
-            blocking(take_room(gathering.accumulator, 200, 30, gathering.options))
+            blocking(reserve_memory(gathering.accumulator, 200, 30, gathering.options))
         except Closed as error:
             caught.append(error)
 
@@ -357,14 +357,14 @@ def test_flushing_lets_everything_leave_and_knows_what_is_not_done() -> None:
     gathering = Gathering(partitions=3, linger_ms=10_000)
     for partition in range(3):
         gathering.send(b"a", partition=partition)
-    unsettled = gathering.accumulator.hurry()
+    unsettled = gathering.accumulator.close_open_batches()
     assert len(unsettled) == 3
     batches = gathering.ready()
     assert len(batches) == 3
     for batch in batches:
         batch.delivery.succeed(0)
         gathering.accumulator.forget(batch.delivery)
-    assert gathering.accumulator.hurry() == []
+    assert gathering.accumulator.close_open_batches() == []
 
 
 def test_batches_whose_time_is_over_are_dropped() -> None:
@@ -460,5 +460,5 @@ def test_a_wake_that_ctrl_c_prevents_is_made_up_for() -> None:
     with pytest.raises(KeyboardInterrupt):
         accumulator.send("t", b"a", None, None, None, None, None)
     interrupted.append(False)
-    assert len(accumulator.hurry()) == 1
+    assert len(accumulator.close_open_batches()) == 1
     assert gathering.wakes == 1
