@@ -15,7 +15,12 @@ from headrace.net.addresses import Address
 from headrace.net.client_security import PLAIN, ClientSecurity
 from headrace.net.framing import FRAME_BYTES_MAX, FrameReader, TlsExpected
 from headrace.net.tls import TlsLayer
-from headrace.net.tls_failures import TlsFailed, silent_in_handshake
+from headrace.net.tls_failures import (
+    ClosedInHandshake,
+    TlsFailed,
+    plain_text_listener,
+    silent_in_handshake,
+)
 from headrace.protocol.apis import (
     APIS,
     Api,
@@ -37,6 +42,9 @@ _KEEPALIVE = {
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 }
+
+# How long to find out whether a listener that closed a handshake speaks plain text.
+_PLAIN_TEXT_SECONDS_MAX = 2.0
 
 _UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION)
 _USE_TLS = "set security_protocol to SSL or SASL_SSL"
@@ -310,6 +318,9 @@ class ClientConnection(asyncio.BufferedProtocol):
                 await _connect(self.address, protocol)
                 if tls is not None:
                     await shaken
+        except ClosedInHandshake as closed:
+            is_plain = await self._answers_in_plain_text(due)
+            raise _tls_failed(self.address, plain_text_listener() if is_plain else closed) from None
         except TlsFailed as failure:
             raise _tls_failed(self.address, failure) from None
         except TimeoutError as error:
@@ -319,6 +330,22 @@ class ClientConnection(asyncio.BufferedProtocol):
             raise _connect_failed(self.address, error) from None
         except OSError as error:
             raise _connect_failed(self.address, error) from None
+
+    async def _answers_in_plain_text(self, due: float) -> bool:
+        """Whether the listener tells its versions without TLS.
+
+        A listener in plain text closes a connection that begins with TLS, as a broker does that
+        stops: only the second is worth another attempt. Nothing but the request goes out.
+        """
+        left_s = min(due - self._loop.time(), _PLAIN_TEXT_SECONDS_MAX)
+        if left_s <= 0:
+            return False
+        try:
+            plain = await ClientConnection.open(self.address, left_s, client_id=self._client_id)
+        except HeadraceError:
+            return False
+        plain.close()
+        return True
 
     def _send_or_hold(
         self, request: Message, version: int, timeout_s: float

@@ -19,6 +19,10 @@ class TlsFailed(HeadraceError):
         self.lasting = lasting
 
 
+class ClosedInHandshake(TlsFailed):
+    """A handshake in which the peer closed the connection, and said nothing of the reason."""
+
+
 class _Texts(NamedTuple):
     """The texts for a failure, which is known by the names that OpenSSL has for it."""
 
@@ -178,15 +182,20 @@ def _certificate_refused(
     return TlsFailed(what, advice, lasting=True)
 
 
-def closed_in_handshake(*, server_side: bool) -> TlsFailed:
+def plain_text_listener() -> TlsFailed:
+    """The failure of TLS with a broker that answers in plain text."""
+    return TlsFailed(*_PLAIN_PORT, lasting=True)
+
+
+def closed_in_handshake(*, server_side: bool) -> ClosedInHandshake:
     """The failure of a handshake in which the peer closed the connection."""
     if server_side:
-        return TlsFailed(
+        return ClosedInHandshake(
             "the client closed the connection in the handshake",
             "it may not trust this broker's certificate; its own log says more",
             lasting=False,
         )
-    return TlsFailed(
+    return ClosedInHandshake(
         "the broker closed the connection in the TLS handshake",
         "see whether that listener speaks TLS (security_protocol); the broker's log says more",
         lasting=False,

@@ -30,7 +30,7 @@ from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError, Subject, UnknownTopic
-from headrace.net.client_connection import ConnectionFailed
+from headrace.net.client_connection import ConnectionFailed, SecurityRefused
 from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.types import ZERO_UUID, TopicPartition
 
@@ -552,7 +552,10 @@ class ConsumerEngine:
 
     def _brokers_away(self, error: HeadraceError) -> None:
         self._away = error
-        if not self.cluster.was_reached and self.until_unreachable_s() <= 0:
+        if isinstance(error, SecurityRefused):
+            # It does not pass by itself: the next poll raises it, and whoever polls on tries again.
+            self._topics_failed(error)
+        elif not self.cluster.was_reached and self.until_unreachable_s() <= 0:
             self._wake()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
