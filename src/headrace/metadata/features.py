@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
@@ -66,6 +67,13 @@ SUPPORTED: Ranges = MappingProxyType(
         ELR_VERSION: VersionRange(0, 1),
     }
 )
+
+# What brokers register beside features: which records of the metadata log they can read. Kafka has
+# those of security at every level of `metadata.version` that is supported here, and nodes of
+# headrace 0.1 support these levels without them.
+RECORDS_RANGE = "headrace.records"
+_SECURITY_RECORDS_SINCE = 1
+REGISTERED_RANGES: Ranges = MappingProxyType({**SUPPORTED, RECORDS_RANGE: VersionRange(0, 1)})
 
 # The levels of a cluster whose log was written before levels were recorded.
 BOOTSTRAP_LEVELS: Mapping[str, int] = MappingProxyType(
@@ -128,6 +136,24 @@ def unsupported_reason(ranges: Ranges, name: str, level: int) -> str | None:
     if supported.max == 0:
         return "does not support this feature"
     return f"supports only versions {supported}"
+
+
+def check_security_records(brokers: Mapping[int, Ranges]) -> None:
+    """Raise KafkaError if a registered broker stops at records of ACLs, quotas, users and tokens.
+
+    `brokers` are the ranges that each has registered with.
+    """
+    old = [
+        broker_id
+        for broker_id, ranges in brokers.items()
+        if not ranges.get(RECORDS_RANGE, UNSUPPORTED).includes(_SECURITY_RECORDS_SINCE)
+    ]
+    if old:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"broker {', '.join(map(str, sorted(old)))} has a version of headrace that cannot read"
+            " ACLs, quotas, users and tokens, and would stop; upgrade it first, or unregister it",
+        )
 
 
 def loses_metadata(level: int, target: int) -> bool:

@@ -18,6 +18,7 @@ from headrace.metadata.features import (
     SUPPORTED,
     Ranges,
     VersionRange,
+    check_security_records,
     levels_of,
     unsupported_reason,
 )
@@ -248,6 +249,12 @@ class Image:
     def has_elr(self) -> bool:
         """Whether the feature of eligible leader replicas is on."""
         return levels_of(self.features).get(ELR_VERSION, 0) > 0
+
+    def require_security_records(self) -> None:
+        """Raise KafkaError if a broker stops at records of ACLs, quotas, users and tokens."""
+        check_security_records(
+            {broker.broker_id: broker.features for broker in self.brokers.values()}
+        )
 
     def config_of(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
         """The dynamic settings of a topic or broker, empty if there are none."""

@@ -15,7 +15,7 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
-from headrace.metadata.features import SUPPORTED
+from headrace.metadata.features import REGISTERED_RANGES
 from headrace.protocol.messages import broker_registration as registration
 from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -126,7 +126,7 @@ class BrokerLifecycle:
                     min_supported_version=supported.min,
                     max_supported_version=supported.max,
                 )
-                for name, supported in SUPPORTED.items()
+                for name, supported in REGISTERED_RANGES.items()
             ],
             rack=self._config.broker_rack,
             log_dirs=list(log_dirs),

@@ -7,6 +7,8 @@ from headrace.broker.node import Node
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata import acl_entries as commands
+from headrace.metadata.image import Image
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.create_acls import (
     AclCreationResult,
     CreateAclsRequest,
@@ -40,13 +42,14 @@ def describe(context: RequestContext, request: DescribeAclsRequest) -> DescribeA
 
 async def create(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     node = context.node
+
+    def command(image: Image, _: int) -> CommandResult[CreateAclsResponse]:
+        image.require_security_records()
+        return commands.create_acls(image.acls, request, lambda: node.rng.randbytes(16))
+
     try:
         _check_authorizer(node)
-        return await node.store.submit(
-            lambda image, _: commands.create_acls(
-                image.acls, request, lambda: node.rng.randbytes(16)
-            )
-        )
+        return await node.store.submit(command)
     except KafkaError as error:
         code, text = error.code, error.detail
     return CreateAclsResponse(

@@ -12,6 +12,7 @@ from headrace.broker.forwarding import pass_to_controller
 from headrace.broker.request import RequestContext
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.image import Image
 from headrace.metadata.issued_tokens import (
     DelegationTokenImage,
     DelegationTokens,
@@ -184,7 +185,12 @@ async def _answer(
         if not node.store.is_active:
             response: Response = await pass_to_controller(context, request)
             return response
-        return await node.store.submit(lambda image, _: command(image.delegation_tokens, settings))
+
+        def on_image(image: Image, _: int) -> CommandResult[Response]:
+            image.require_security_records()
+            return command(image.delegation_tokens, settings)
+
+        return await node.store.submit(on_image)
     except KafkaError as error:
         return refuse(error.code)
 

@@ -7,6 +7,8 @@ from headrace.metadata.client_quotas import (
     answer_of,
     describe_client_quotas,
 )
+from headrace.metadata.image import Image
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages import alter_client_quotas as alter
 from headrace.protocol.messages import describe_client_quotas as describe
 
@@ -20,10 +22,12 @@ def describe_quotas(
 async def alter_quotas(
     context: RequestContext, request: alter.AlterClientQuotasRequest
 ) -> alter.AlterClientQuotasResponse:
+    def command(image: Image, _: int) -> CommandResult[alter.AlterClientQuotasResponse]:
+        image.require_security_records()
+        return alter_client_quotas(image.client_quotas, request)
+
     try:
-        return await context.node.store.submit(
-            lambda image, _: alter_client_quotas(image.client_quotas, request)
-        )
+        return await context.node.store.submit(command)
     except KafkaError as error:
         return alter.AlterClientQuotasResponse(
             entries=[answer_of(entry, error.code, error.detail) for entry in request.entries]

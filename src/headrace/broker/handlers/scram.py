@@ -2,6 +2,8 @@
 
 from headrace.broker.request import RequestContext
 from headrace.errors import KafkaError
+from headrace.metadata.image import Image
+from headrace.metadata.records import CommandResult
 from headrace.metadata.scram_credentials import (
     SECRET_BYTES,
     alter_credentials,
@@ -28,10 +30,13 @@ async def alter_user_scram_credentials(
     context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     secret = context.node.rng.randbytes(SECRET_BYTES)
+
+    def command(image: Image, _: int) -> CommandResult[AlterUserScramCredentialsResponse]:
+        image.require_security_records()
+        return alter_credentials(image.scram_credentials, request, secret)
+
     try:
-        return await context.node.store.submit(
-            lambda image, _: alter_credentials(image.scram_credentials, request, secret)
-        )
+        return await context.node.store.submit(command)
     except KafkaError as error:
         names = [change.name for change in request.deletions]
         names += [change.name for change in request.upsertions]

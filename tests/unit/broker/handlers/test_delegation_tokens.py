@@ -12,6 +12,7 @@ from headrace.broker.handlers.delegation_tokens import (
 )
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
+from headrace.metadata.image import Image
 from headrace.metadata.issued_tokens import DelegationTokenImage
 from headrace.protocol.apis import Api, RequestHeader
 from headrace.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
@@ -51,7 +52,7 @@ def context(principal: Principal, *rights: Right) -> RequestContext:
     )
 
     async def submit(command: Any) -> Any:
-        return command(SimpleNamespace(delegation_tokens={}), 0).response
+        return command(Image(), 0).response
 
     node = SimpleNamespace(
         config=config,
