@@ -83,6 +83,11 @@ class Step(NamedTuple):
 
 def run_step(step: Step, words: Mapping[str, str]) -> str:
     """The exit status of a command and its output, without what is another in every broker."""
+    return shown_end(step, run_command(step, words))
+
+
+def run_command(step: Step, words: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """The end of the command of a step, repeated while its output is not complete."""
     command = [each.format_map(words) for each in step.arguments.split()]
     for _ in range(_TRIES):
         done = subprocess.run(
@@ -95,6 +100,11 @@ def run_step(step: Step, words: Mapping[str, str]) -> str:
         )
         if re.search(step.until, done.stdout):
             break
+    return done
+
+
+def shown_end(step: Step, done: "subprocess.CompletedProcess[str]") -> str:
+    """The end of a step's command as `run_step` has it."""
     lines = [
         _without_varying(line)
         for line in (done.stdout + done.stderr).splitlines()
