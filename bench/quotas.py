@@ -15,6 +15,7 @@ import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -24,6 +25,7 @@ from bench.report import Report
 from headrace import Admin
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ClientConnection
+from headrace.net.client_security import PLAIN, ClientSecurity
 from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -41,6 +43,7 @@ BAD_CONNECTIONS = 1_000
 _PRODUCE_VERSION = 12
 _TIMEOUT_S = 60.0
 _CREDIT_SECONDS = 2.0
+_ROUNDS = 3
 
 
 def produce_request(size: int) -> ProduceRequest:
@@ -51,9 +54,13 @@ def produce_request(size: int) -> ProduceRequest:
     )
 
 
-async def polite_client(address: Address, number: int, seconds: float) -> tuple[list[float], int]:
+async def polite_client(
+    address: Address, number: int, seconds: float, security: ClientSecurity
+) -> tuple[list[float], int]:
     """Send at an even rate; the latencies, counted from when a request was due, and the waits."""
-    connection = await ClientConnection.open(address, _TIMEOUT_S, client_id=f"polite-{number}")
+    connection = await ClientConnection.open(
+        address, _TIMEOUT_S, client_id=f"polite-{number}", security=security
+    )
     latencies: list[float] = []
     throttled = 0
     # Not all at the same instant.
@@ -69,10 +76,12 @@ async def polite_client(address: Address, number: int, seconds: float) -> tuple[
     return latencies, throttled
 
 
-async def polite_clients(address: Address, seconds: float) -> tuple[float, int, int]:
+async def polite_clients(
+    address: Address, seconds: float, security: ClientSecurity = PLAIN
+) -> tuple[float, int, int]:
     """Run the well-behaved clients; p99 in ms, the requests answered, and the waits told."""
     done = await asyncio.gather(
-        *(polite_client(address, number, seconds) for number in range(CLIENTS))
+        *(polite_client(address, number, seconds, security) for number in range(CLIENTS))
     )
     latencies = sorted(latency for found, _ in done for latency in found)
     p99_ms = latencies[int(len(latencies) * 0.99)] * 1000
@@ -174,37 +183,49 @@ async def bad_connections(address: Address) -> list[asyncio.StreamWriter]:
     return writers
 
 
-async def drip(writers: list[asyncio.StreamWriter], until: float) -> None:
-    """Send a byte on each connection now and then."""
-    while time.perf_counter() < until:
+async def _misbehave(address: Address, pipe: Connection) -> None:
+    writers = await bad_connections(address)
+    pipe.send("connected")
+    while not pipe.poll():
         for number, writer in enumerate(writers):
             if number % 4 == 1 and not writer.is_closing():
                 writer.write(b"\0")
         await asyncio.sleep(0.5)
+    for writer in writers:
+        writer.transport.abort()
+
+
+def run_bad(address: Address, pipe: Connection) -> None:
+    """Keep bad connections, with a byte on some of them now and then, until something is received.
+
+    In a process of its own, so that its work does not delay the clients that are measured.
+    """
+    asyncio.run(_misbehave(address, pipe))
 
 
 def beside_bad(broker: BrokerProcess, report: Report, seconds: float) -> None:
     address = Address(*_split(broker.address))
     process = psutil.Process(broker.pid)
-    before_mb = process.memory_info().rss / 1e6
-    idle_p99_ms, _, _ = asyncio.run(polite_clients(address, seconds))
-
-    async def run() -> tuple[float, int, int, float]:
-        writers = await bad_connections(address)
-        dripping = asyncio.create_task(drip(writers, time.perf_counter() + seconds))
-        measured = await polite_clients(address, seconds)
-        grown_mb = process.memory_info().rss / 1e6 - before_mb
-        await dripping
-        for writer in writers:
-            writer.transport.abort()
-        return (*measured, grown_mb)
-
-    p99_ms, answered, _, grown_mb = asyncio.run(run())
-    report.at_most(f"memory for {BAD_CONNECTIONS:,} bad connections", grown_mb, 64, "MB")
-    report.at_least(
-        "rate of ten clients beside them", answered / seconds, 0.99 * CLIENTS * REQUESTS_PER_S, "/s"
-    )
-    report.at_most("p99 beside them, as a multiple of alone", p99_ms / idle_p99_ms, 2, "times")
+    alone_ms, beside_ms, rates, grown_mb = [], [], [], []
+    # In turns, since the machine may have other work at times.
+    for _ in range(_ROUNDS):
+        before_mb = process.memory_info().rss / 1e6
+        alone_ms.append(asyncio.run(polite_clients(address, seconds / _ROUNDS))[0])
+        ours, theirs = multiprocessing.Pipe()
+        bad = multiprocessing.get_context("spawn").Process(target=run_bad, args=(address, theirs))
+        bad.start()
+        ours.recv()
+        p99_ms, answered, _ = asyncio.run(polite_clients(address, seconds / _ROUNDS))
+        beside_ms.append(p99_ms)
+        rates.append(answered / seconds * _ROUNDS)
+        grown_mb.append(process.memory_info().rss / 1e6 - before_mb)
+        ours.send("stop")
+        bad.join()
+    report.at_most(f"memory for {BAD_CONNECTIONS:,} bad connections", max(grown_mb), 64, "MB")
+    wanted = 0.99 * CLIENTS * REQUESTS_PER_S
+    report.at_least("rate of ten clients beside them", median(rates), wanted, "/s")
+    ratio = median(beside_ms) / median(alone_ms)
+    report.at_most("p99 beside them, as a multiple of alone", ratio, 2, "times")
 
 
 def main() -> int:
