@@ -11,17 +11,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.credential_store import CredentialStore
-from headrace.broker.login_sessions import LoginProof, LoginSessions
+from headrace.broker.login_sessions import LoginProof, LoginSessions, own_users
 from headrace.broker.node import Node
 from headrace.broker.sasl_exchanges import Exchange, ExchangeParts, new_exchange
-from headrace.config import BrokerConfig
-from headrace.config.sasl import (
-    ListenerSasl,
-    broker_login,
-    controller_login,
-    has_other_nodes,
-    listener_sasl,
-)
+from headrace.config.sasl import ListenerSasl, listener_sasl
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.metadata.image import Image
 from headrace.metrics import catalog
@@ -306,7 +299,7 @@ class NodeLogins:
         self._node = node
         self._credentials: CredentialStore | None = None
         self._keys: dict[str, TokenKeys] = {}
-        self._sessions = LoginSessions(_own_users(node.config))
+        self._sessions = LoginSessions(own_users(node.config))
 
     def follow(self, old: Image, new: Image) -> None:
         """Close the connections whose credentials a new image does not have."""
@@ -357,11 +350,3 @@ class NodeLogins:
             self._credentials.close()
         for keys in self._keys.values():
             keys.close()
-
-
-def _own_users(config: BrokerConfig) -> frozenset[str]:
-    """The users as which a node logs in at other nodes."""
-    if not has_other_nodes(config):
-        return frozenset()
-    logins = broker_login(config), controller_login(config)
-    return frozenset(login.username for login in logins if login is not None and login.username)

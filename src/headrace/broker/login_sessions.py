@@ -7,14 +7,13 @@ The user as which this node logs in at other nodes is left out: brokers would lo
 once if its password were changed before their settings are.
 """
 
-import logging
 from typing import NamedTuple, Protocol, TypeAlias
 
+from headrace.config import BrokerConfig
+from headrace.config.sasl import broker_login, controller_login, has_other_nodes
 from headrace.metadata.image import Image
 from headrace.metadata.scram_credentials import ScramKey
 from headrace.security.scram import ScramCredential
-
-logger = logging.getLogger(__name__)
 
 
 class TokenKey(NamedTuple):
@@ -60,14 +59,22 @@ class RevocableLogin(Protocol):
         ...
 
 
+def own_users(config: BrokerConfig) -> frozenset[str]:
+    """The users as which a node logs in at other nodes; none for a node that is alone."""
+    if not has_other_nodes(config):
+        return frozenset()
+    logins = broker_login(config), controller_login(config)
+    return frozenset(login.username for login in logins if login is not None and login.username)
+
+
 class LoginSessions:
     """The sessions of a node that depend on the metadata log. Used on the event loop's thread only.
 
-    `own_user` is the user as which the node logs in at other nodes.
+    Those of `unwatched` users stay when their credentials change.
     """
 
-    def __init__(self, own_users: frozenset[str] = frozenset()) -> None:
-        self._own_users = own_users
+    def __init__(self, unwatched: frozenset[str] = frozenset()) -> None:
+        self._unwatched = unwatched
         self._by_key: dict[CredentialKey, set[RevocableLogin]] = {}
 
     def __len__(self) -> int:
@@ -76,7 +83,7 @@ class LoginSessions:
     def add(self, session: RevocableLogin) -> None:
         """Watch the credential that a session was proven with."""
         proof = session.proof
-        if proof is None or (isinstance(proof.key, ScramKey) and proof.key.name in self._own_users):
+        if proof is None or (isinstance(proof.key, ScramKey) and proof.key.name in self._unwatched):
             return
         self._by_key.setdefault(proof.key, set()).add(session)
 

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.login_sessions import LoginProof, LoginSessions, TokenKey
+from headrace.broker.login_sessions import LoginProof, LoginSessions, TokenKey, own_users
+from headrace.config import broker_config
 from headrace.metadata.image import Image
 from headrace.metadata.scram_credentials import ScramKey
 from headrace.security.scram import ScramCredential
@@ -92,6 +93,29 @@ def test_the_user_of_the_nodes_themselves_is_left_alone() -> None:
     token = FakeSession(sessions, LoginProof(TokenKey("alice")))
     sessions.follow(image({ALICE: FIRST}, alice=1), image({}))
     assert (session.is_revoked, token.is_revoked) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("voters", "users"), [("1@h:1,2@h:2", {"broker", "controller"}), ("1@h:1", set())]
+)
+def test_a_node_with_others_has_users_of_its_own(voters: str, users: set[str]) -> None:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    settings = {
+        "node.id": "1",
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": voters,
+        "listeners": "INSIDE://h:9092,CONTROLLER://h:1",
+        "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "controller.listener.names": "CONTROLLER",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
+    }
+    for listener, name in (("inside", "broker"), ("controller", "controller")):
+        jaas = f'{module} required username="{name}" password="secret";'
+        settings[f"listener.name.{listener}.scram-sha-512.sasl.jaas.config"] = jaas
+    assert own_users(broker_config(settings)) == users
 
 
 def test_a_session_that_is_over_is_forgotten() -> None:
