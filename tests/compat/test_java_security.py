@@ -113,8 +113,51 @@ class JavaClients:
         finally:
             admin.close()
 
+    def remove_token(self, secret: str) -> None:
+        """End a token of alice at once."""
+        plain = with_password(self.properties("LOGIN"), "PLAIN", ALICE, ALICE_PASSWORD)
+        admin = self.admin(plain)
+        types = self.jvm.org.apache.kafka.clients.admin
+        hmac = self.jvm.java.util.Base64.getDecoder().decode(secret)
+        try:
+            options = types.ExpireDelegationTokenOptions().expiryTimePeriodMs(-1)
+            admin.expireDelegationToken(hmac, options).expiryTimestamp().get()
+        finally:
+            admin.close()
+
+    def alter_user(self, name: str, password: str | None) -> None:
+        """Give a user a password for SCRAM-SHA-256, or take it away."""
+        types = self.jvm.org.apache.kafka.clients.admin
+        kind = types.ScramMechanism.SCRAM_SHA_256
+        if password is None:
+            change = types.UserScramCredentialDeletion(name, kind)
+        else:
+            info = types.ScramCredentialInfo(kind, 4096)
+            change = types.UserScramCredentialUpsertion(name, info, password)
+        admin = self.admin(self.properties("PLAINTEXT"))
+        try:
+            admin.alterUserScramCredentials(java_list(self.jvm, change)).all().get()
+        finally:
+            admin.close()
+
+    def list_topics_after(self, properties: Mapping[str, str], revoke: Callable[[], None]) -> Any:
+        """The answer to a client that logged in before `revoke`, once nobody can any more."""
+        admin = self.admin(properties)
+        try:
+            admin.listTopics().names().get()
+            revoke()
+
+            def is_refused() -> bool:
+                return outcome(partial(self.list_topics, properties)) == REFUSED
+
+            wait_until(is_refused, 30, "the login is not refused")
+            return admin.listTopics().names().get()
+        finally:
+            admin.close()
+
 
 Case = Callable[[JavaClients], Any]
+REFUSED = "raises SaslAuthenticationException"
 
 
 def right_logins() -> dict[str, Case]:
@@ -187,17 +230,9 @@ def wrong_logins() -> dict[str, Case]:
 
     def removed_token(clients: JavaClients) -> Any:
         token_id, secret = clients.new_token()
+        clients.remove_token(secret)
         properties = clients.properties("SECURE", tls=True)
         given = with_password(properties, "SCRAM-SHA-256", token_id, secret, token=True)
-        plain = with_password(clients.properties("LOGIN"), "PLAIN", ALICE, ALICE_PASSWORD)
-        admin = clients.admin(plain)
-        types = clients.jvm.org.apache.kafka.clients.admin
-        hmac = clients.jvm.java.util.Base64.getDecoder().decode(secret)
-        try:
-            options = types.ExpireDelegationTokenOptions().expiryTimePeriodMs(-1)
-            admin.expireDelegationToken(hmac, options).expiryTimestamp().get()
-        finally:
-            admin.close()
         return clients.list_topics(given)
 
     def unencrypted(listener: str, clients: JavaClients) -> Any:
@@ -228,8 +263,38 @@ def wrong_logins() -> dict[str, Case]:
     return cases
 
 
+def revoked_logins() -> dict[str, Case]:
+    """Clients that stay connected while their credentials are taken from them."""
+
+    def user(password: str | None, clients: JavaClients) -> Any:
+        name = f"user-{time.monotonic_ns()}"
+        clients.alter_user(name, "first-secret")
+        properties = clients.properties("SECURE", tls=True)
+        given = with_password(properties, "SCRAM-SHA-256", name, "first-secret")
+        wait_until(
+            lambda: outcome(partial(clients.list_topics, given)) != REFUSED,
+            30,
+            f"{name} cannot log in",
+        )
+        return clients.list_topics_after(given, partial(clients.alter_user, name, password))
+
+    def token(clients: JavaClients) -> Any:
+        token_id, secret = clients.new_token()
+        properties = clients.properties("SECURE", tls=True)
+        given = with_password(properties, "SCRAM-SHA-256", token_id, secret, token=True)
+        return clients.list_topics_after(given, partial(clients.remove_token, secret))
+
+    return {
+        "a user who is deleted": partial(user, None),
+        "a user with another password": partial(user, "second-secret"),
+        "a delegation token that is removed": token,
+    }
+
+
 RIGHT = right_logins()
 WRONG = wrong_logins()
+REVOKED = revoked_logins()
+CASES = {**RIGHT, **WRONG, **REVOKED}
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +312,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Both
 def run_all(jvm: Any, node: SecuredNode) -> dict[str, str]:
     clients = JavaClients(jvm, node)
     _prepare(clients)
-    return {title: outcome(partial(case, clients)) for title, case in {**RIGHT, **WRONG}.items()}
+    return {title: outcome(partial(case, clients)) for title, case in CASES.items()}
 
 
 def _prepare(clients: JavaClients) -> None:
@@ -299,3 +364,12 @@ def test_a_wrong_login_fails_as_with_kafka(answers: dict[str, Both], title: str)
     answer = answers[title]
     assert answer.headrace == answer.kafka
     assert answer.kafka.startswith("raises ")
+
+
+@pytest.mark.parametrize("title", REVOKED)
+def test_an_open_connection_ends_with_its_credential_unlike_kafkas(
+    answers: dict[str, Both], title: str
+) -> None:
+    assert answers[title].headrace == REFUSED
+    # Kafka closes it when the login ends. If that changes, so does SECURITY.md.
+    assert not answers[title].kafka.startswith("raises")
