@@ -2,12 +2,15 @@
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
 
 from headrace.errors import ErrorCode
+from headrace.log_output import WINDOW_S
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -23,6 +26,7 @@ from tests.integration.security.sasl_nodes import (
 )
 from tests.integration.wire import Wire
 
+LINES_MAX = 20
 ADMIN = f"\0admin\0{PASSWORDS['admin']}".encode()
 
 
@@ -37,6 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
         "sasl.server.max.receive.size": "10000",
         "scram.bootstrap.credentials": BOOTSTRAP,
         "connection.failed.authentication.delay.ms": "20",
+        "log.repeated.lines.max": str(LINES_MAX),
     }
     listeners = {"LONG": "SASL_PLAINTEXT", "BRIEF": "SASL_PLAINTEXT"}
     with sasl_node(tmp_path_factory.mktemp("node"), settings, listeners) as running:
@@ -58,6 +63,25 @@ def test_versions_are_told_before_a_login_and_all_else_is_refused(node: SaslNode
     with Wire(node.address) as wire:
         assert log_in(wire) == 0
         assert wire.ask(MetadataRequest(topics=None), 9).brokers
+
+
+def test_lines_about_refused_logins_are_limited_whatever_their_names(node: SaslNode) -> None:
+    guesses = 6 * LINES_MAX
+
+    def refused_lines() -> int:
+        return sum("refused a login" in line for line in node.output.text.splitlines())
+
+    def guess(number: int) -> int:
+        with Wire(node.address) as wire:
+            return log_in(wire, b"\0guess-%d\0secret" % number)
+
+    before, began = refused_lines(), time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(guess, range(guesses)))
+    windows = 2 + int((time.monotonic() - began) / WINDOW_S)
+    assert codes == [ErrorCode.SASL_AUTHENTICATION_FAILED] * guesses
+    # A window may end, and another begin, and its end is told in a line.
+    assert 0 < refused_lines() - before <= windows * (LINES_MAX + 1)
 
 
 def test_a_request_behind_a_login_that_is_not_answered_ends_the_connection(node: SaslNode) -> None:
