@@ -237,12 +237,7 @@ def secured_brokers(directory: Path) -> Iterator[tuple[SecuredNode, SecuredNode]
 
 
 def _hold_listeners(stack: ExitStack) -> dict[str, str]:
-    addresses = {}
-    for name in LISTENERS:
-        held = hold_port()
-        stack.callback(held.release)
-        addresses[name] = f"{HOST}:{held.number}"
-    return addresses
+    return {name: f"{HOST}:{stack.enter_context(hold_port()).number}" for name in LISTENERS}
 
 
 @contextmanager
@@ -267,10 +262,7 @@ def _headrace(directory: Path, credentials: Credentials) -> Iterator[SecuredNode
     directory.mkdir()
     with ExitStack() as stack:
         addresses = _hold_listeners(stack)
-        held = hold_port(), hold_port()
-        for each in held:
-            stack.callback(each.release)
-        port, controller_port = (each.number for each in held)
+        port, controller_port = (stack.enter_context(hold_port()).number for _ in range(2))
         log = BrokerLog()
         process = BrokerProcess(log, _STOP_S_MAX)
         properties = server_properties(directory, port, controller_port, addresses)

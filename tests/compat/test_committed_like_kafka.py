@@ -61,11 +61,18 @@ class Peer:
         self._address = address
         self._name = name
         create_topic(address, name, PARTITIONS)
+        patiently(self._check_leaders)
         self._producers = [
             RawProducer(address, f"{name}/{number}", old=old).init() for number in range(2)
         ]
         self._epochs = [producer.epoch for producer in self._producers]
         self._coordinator = self._producers[0].brokers.coordinator(name, GROUP)
+
+    def _check_leaders(self) -> None:
+        """KafkaError if a partition is not led yet: Kafka answers before its broker has begun."""
+        with Wire(self._address) as wire:
+            for partition in range(PARTITIONS):
+                check(fetch(wire, self._name, 0, partition=partition).error_code)
 
     def perform(self, step: Step, number: int) -> None:
         producer, name = self._producers[step.producer], self._name

@@ -6,6 +6,7 @@ import socket
 import sys
 import weakref
 from errno import EADDRINUSE
+from typing import Self
 
 # Below the ephemeral range. An ephemeral port could be taken, between the kill of a broker and its
 # restart, by a client that tries to reconnect to it: a socket can even connect to itself.
@@ -30,6 +31,12 @@ class HeldPort:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         else:
             self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def listen_on_unused_port(host: str) -> socket.socket:

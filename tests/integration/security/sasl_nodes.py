@@ -83,11 +83,9 @@ def sasl_node(
 ) -> Iterator[SaslNode]:
     """A node with these settings and listeners, each name with what it speaks."""
     with ExitStack() as stack:
-        addresses = {}
-        for name in listeners:
-            held = hold_port()
-            stack.callback(held.release)
-            addresses[name] = f"{HOST}:{held.number}"
+        addresses = {
+            name: f"{HOST}:{stack.enter_context(hold_port()).number}" for name in listeners
+        }
         properties = {
             **DEFAULTS,
             "log.dirs": str(directory / "data"),

@@ -90,9 +90,7 @@ class SecuredLater:
         }
         for node in self.nodes.values():
             for name in LISTENERS:
-                held = hold_port()
-                stack.callback(held.release)
-                node.ports[name] = held.number
+                node.ports[name] = stack.enter_context(hold_port()).number
             stack.callback(lambda node: node.kill() if node.is_running else None, node)
         self.set(PLAIN_SETTINGS, "PLAIN", "CONTROLLER", voters_at="CONTROLLER")
         for node in self.nodes.values():

@@ -3,6 +3,7 @@
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -52,6 +53,13 @@ def test_it_is_free_again_when_it_is_released_or_its_holder_is_gone(held: HeldPo
     held.release()
     assert is_free(held.number)
     number = HeldPort(HOST).number
+    assert is_free(number)
+
+
+def test_a_stack_holds_ports_that_nothing_else_refers_to() -> None:
+    with ExitStack() as stack:
+        number = stack.enter_context(HeldPort(HOST)).number
+        assert not is_free(number)
     assert is_free(number)
 
 
