@@ -9,6 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 COMPILED = (
+    "headrace.broker.request_cells",
     "headrace.client.producer.accumulator",
     "headrace.client.producer.delivery",
     "headrace.protocol.arrays",

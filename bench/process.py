@@ -53,11 +53,16 @@ class BackgroundLoad:
 
 
 class BrokerProcess:
-    """`headrace up` on a free port with its data in a new directory below `directory`."""
+    """`headrace up` on a free port with its data in a new directory below `directory`.
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    Or the same of another `module` that has its command line.
+    """
+
+    def __init__(
+        self, directory: Path, *, module: str = "headrace.cli.main", **settings: str
+    ) -> None:
         self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-")
-        command = [sys.executable, "-m", "headrace.cli.main", "up", "--no-console"]
+        command = [sys.executable, "-m", module, "up", "--no-console"]
         command += ["--data-dir", self._directory.name]
         if "listeners" not in settings:
             command += ["--listen", "127.0.0.1:0"]
@@ -97,6 +102,12 @@ class BrokerProcess:
     @property
     def resident_mb(self) -> float:
         return float(self._psutil.memory_info().rss) / 1e6
+
+    @property
+    def loop_cpu_seconds(self) -> float:
+        """CPU time of the event loop's thread alone, to the nanosecond."""
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/schedstat")
+        return int(path.read_text().split()[0]) / 1e9
 
     @property
     def cpu_seconds(self) -> float:

@@ -94,13 +94,11 @@ class Dispatcher:
                     pending = _encode_later(row, metrics, header, response)
         except Exception as error:
             handler_s = self._now() - began_s
-            metrics.handled(len(frame), began_s - arrived_s, handler_s, None, is_answered=True)
+            metrics.handled(len(frame), began_s - arrived_s, handler_s, None, True)
             metrics.failed(error)
             raise
         ended_s = self._now()
-        metrics.handled(
-            len(frame), began_s - arrived_s, ended_s - began_s, reply, is_answered=pending is None
-        )
+        metrics.handled(len(frame), began_s - arrived_s, ended_s - began_s, reply, pending is None)
         connection.sending = metrics.sending
         return reply if pending is None else self._await(metrics, pending, arrived_s, ended_s)
 

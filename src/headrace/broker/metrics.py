@@ -5,9 +5,9 @@ in the handler while it is decoded, authorized, handled and encoded, which block
 after that it may wait, for other replicas, for records or for the controller.
 """
 
-from bisect import bisect_left
 from typing import Any
 
+from headrace.broker.request_cells import RequestCells
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.metrics import catalog
 from headrace.metrics.registry import Counter, Registry
@@ -23,16 +23,13 @@ class RequestMetrics:
     """
 
     __slots__ = (
+        "_cells",
         "_errors",
         "_labels",
         "_registry",
-        "handler",
+        "handled",
         "has_error_code",
-        "queue",
-        "received",
         "sending",
-        "sent",
-        "total",
         "waiting",
     )
 
@@ -41,44 +38,28 @@ class RequestMetrics:
         self._labels = labels = {"api": api.kafka_name, "listener": listener}
         self._errors: dict[int, Counter] = {}
         self.has_error_code = "error_code" in api.response.__specs__
-        self.received = registry.counter(catalog.REQUEST_RECEIVED, labels)
-        self.sent = registry.counter(catalog.REQUEST_SENT, labels)
-        self.queue = registry.histogram(catalog.REQUEST_QUEUE, labels)
-        self.handler = registry.histogram(catalog.REQUEST_HANDLER, labels)
+        received = registry.counter(catalog.REQUEST_RECEIVED, labels)
+        sent = registry.counter(catalog.REQUEST_SENT, labels)
+        queue = registry.histogram(catalog.REQUEST_QUEUE, labels)
+        handler = registry.histogram(catalog.REQUEST_HANDLER, labels)
+        total = registry.histogram(catalog.REQUEST_TOTAL, labels)
+        cells = RequestCells(queue.bounds, queue.counts, handler.counts, total.counts)
+        self._cells = cells
+        # Called for every request, so without a call of our own in between.
+        self.handled = cells.handled
         self.waiting = registry.histogram(catalog.REQUEST_WAITING, labels)
         self.sending = registry.histogram(catalog.REQUEST_SENDING, labels)
-        self.total = registry.histogram(catalog.REQUEST_TOTAL, labels)
 
-    def handled(
-        self,
-        received_bytes: int,
-        queue_s: float,
-        handler_s: float,
-        reply: Reply,
-        *,
-        is_answered: bool,
-    ) -> None:
-        """Count a request at the end of its handler; if it is not answered yet, see `waited`."""
-        self.received.value += received_bytes
-        # As `Histogram.observe` does it, without two calls for every request.
-        queue, handler = self.queue, self.handler
-        queue.counts[bisect_left(queue.bounds, queue_s)] += 1
-        queue.sum += queue_s
-        handler.counts[bisect_left(handler.bounds, handler_s)] += 1
-        handler.sum += handler_s
-        if is_answered:
-            total, total_s = self.total, queue_s + handler_s
-            total.counts[bisect_left(total.bounds, total_s)] += 1
-            total.sum += total_s
-        if reply is not None:
-            self.sent.value += len(reply[0]) if len(reply) == 1 else sum(map(len, reply))
+        def publish() -> None:
+            received.value, sent.value = cells.received_bytes, cells.sent_bytes
+            queue.sum, handler.sum, total.sum = cells.queue_s, cells.handler_s, cells.total_s
+
+        registry.before_collecting(publish)
 
     def waited(self, seconds: float, total_s: float, reply: Reply) -> None:
         """Count the wait for a reply after the handler had ended, and the time since arrival."""
         self.waiting.observe(seconds)
-        self.total.observe(total_s)
-        if reply is not None:
-            self.sent.value += sum(map(len, reply))
+        self._cells.answered(total_s, reply)
 
     def failed(self, error: Exception) -> None:
         """Count a request without a response, which costs its client the connection."""

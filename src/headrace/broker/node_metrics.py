@@ -14,7 +14,7 @@ from headrace.broker.node import Node
 from headrace.broker.partition_summary import ClusterSummary, PartitionSummary
 from headrace.broker.replication.partition import Partition
 from headrace.metrics import catalog
-from headrace.metrics.registry import Family, Registry, Samples
+from headrace.metrics.registry import Family, Registry, Rows, Samples
 
 
 def observe_process(registry: Registry) -> None:
@@ -56,7 +56,7 @@ def observe_node(
     _observe_pools(node)
     _observe_isr(node)
     _observe_summary(registry, summary)
-    _observe_partitions(node)
+    _observe_partitions(node, summary)
     _observe_cluster(node, cluster)
     _observe_quorum(node)
     _observe_directories(node, summary)
@@ -107,23 +107,17 @@ def shown_topics(node: Node) -> Iterator[tuple[str, list[Partition]]]:
     yield from islice(node.replicas.topics(), node.config.metrics_topics_max)
 
 
-def _observe_partitions(node: Node) -> None:
+def _observe_partitions(node: Node, summary: Callable[[], PartitionSummary]) -> None:
     registry = node.metrics
 
     def shown() -> Iterator[Partition]:
         partitions = (each for _, held in shown_topics(node) for each in held)
         yield from islice(partitions, node.config.metrics_partitions_max)
 
-    def by_partition(read: Callable[[Partition], float]) -> Callable[[], Samples]:
-        return lambda: (
-            ((partition.name.topic, str(partition.name.partition)), read(partition))
-            for partition in shown()
-        )
-
     def follower_lags() -> Samples:
         for partition in shown():
             leadership = partition.leadership
-            if leadership is None:
+            if leadership is None or not leadership.followers:
                 continue
             topic, index = partition.name
             start_offset, end_offset = partition.log.log_start_offset, leadership.log_end_offset
@@ -132,22 +126,49 @@ def _observe_partitions(node: Node) -> None:
                 if lag > 0:
                     yield (topic, str(index), str(broker_id)), lag
 
-    for family, read in (
-        (catalog.PARTITION_LOG_END, lambda each: each.log.log_end_offset),
-        (catalog.PARTITION_LOG_START, lambda each: each.log.log_start_offset),
-        (catalog.PARTITION_HIGH_WATERMARK, lambda each: each.high_watermark),
-        (catalog.PARTITION_LOG_BYTES, lambda each: each.log.size_bytes),
-        (catalog.PARTITION_LEADER, lambda each: int(each.is_leader)),
-    ):
-        registry.samples(family, by_partition(read))
+    registry.rows(
+        (
+            catalog.PARTITION_LOG_END,
+            catalog.PARTITION_LOG_START,
+            catalog.PARTITION_HIGH_WATERMARK,
+            catalog.PARTITION_LOG_BYTES,
+            catalog.PARTITION_LEADER,
+        ),
+        lambda: _partition_rows(node),
+    )
     registry.samples(catalog.PARTITION_FOLLOWER_LAG, follower_lags)
     registry.samples(
         catalog.TOPIC_LOG_BYTES,
         lambda: (
-            ((topic,), sum(partition.log.size_bytes for partition in held))
-            for topic, held in shown_topics(node)
+            ((topic,), size)
+            for topic, size in islice(
+                tuple(summary().topic_bytes.items()), node.config.metrics_topics_max
+            )
         ),
     )
+
+
+def _partition_rows(node: Node) -> Rows:
+    """The labels and numbers of the replicas here that have metrics of their own."""
+    room = node.config.metrics_partitions_max
+    for topic, held in shown_topics(node):
+        # Names of topics need no escape, so that the rest of the labels is a number.
+        labels = f'{{topic="{topic}",partition="'
+        for partition in islice(held, room):
+            log = partition.log
+            yield (
+                f'{labels}{partition.name.partition}"}}',
+                (
+                    log.log_end_offset,
+                    log.log_start_offset,
+                    partition.high_watermark,
+                    log.size_bytes,
+                    1 if partition.is_leader else 0,
+                ),
+            )
+        room -= min(len(held), room)
+        if not room:
+            return
 
 
 def _observe_cluster(node: Node, cluster: Callable[[], ClusterSummary]) -> None:

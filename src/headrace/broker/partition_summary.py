@@ -1,6 +1,5 @@
 """Counts over all partitions of a broker, made in turns of the event loop."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ class PartitionSummary:
     follower_lag_max_s: float = 0.0
     # By data directory.
     log_bytes: dict[str, int] = field(default_factory=dict)
+    topic_bytes: dict[str, int] = field(default_factory=dict)
 
     def add(self, partition: Partition, steady_ms: int) -> None:
         """Count a replica; `steady_ms` is the time by which followers are measured."""
@@ -58,11 +58,18 @@ def summarize(node: Node) -> Iterator[PartitionSummary]:
     """Count the replicas of a node, one in each step; the last step has the whole summary."""
     summary = PartitionSummary()
     steady_ms = node.isr.now_ms()
-    for partition in node.replicas:
-        summary.add(partition, steady_ms)
-        path = os.path.dirname(partition.log.directory)
-        summary.log_bytes[path] = summary.log_bytes.get(path, 0) + partition.log.size_bytes
-        yield summary
+    log_bytes, topic_bytes = summary.log_bytes, summary.topic_bytes
+    directories = node.logs.directories
+    only_path = directories[0].path if len(directories) == 1 else ""
+    for topic, partitions in node.replicas.topics():
+        topic_bytes[topic] = 0
+        for partition in partitions:
+            summary.add(partition, steady_ms)
+            size = partition.log.size_bytes
+            path = only_path or node.logs.directory_of(partition.name).path
+            log_bytes[path] = log_bytes.get(path, 0) + size
+            topic_bytes[topic] += size
+            yield summary
     # Those that could not even be opened are in no partition.
     summary.offline += node.replicas.unopened_count
     yield summary

@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterator
 from enum import Enum
 
-from headrace.metrics.registry import Family, Histogram, Kind, Registry, Samples
+from headrace.metrics.registry import Family, Histogram, Kind, Registry, Rows, Samples
 
 _OTHERS = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _TOTAL = "_total"
+# Lines that are made already, and only put together.
+_LINES_PER_PIECE = 100
 
 
 class ExpositionFormat(Enum):
@@ -59,6 +61,8 @@ def exposition(registry: Registry, text_format: ExpositionFormat) -> Iterator[st
                 yield f"{family.name}{_labels(family.labels, values)} {number(metric.value)}\n"
         for read in samplers:
             yield from sample_lines(family, read())
+    for families, rows in registry.collect_rows():
+        yield from _rows(families, rows(), is_open)
     if is_open:
         yield "# EOF\n"
 
@@ -68,6 +72,20 @@ def sample_lines(family: Family, samples: Samples) -> Iterator[str]:
     name, labels = family.name, family.labels
     for values, value in samples:
         yield f"{name}{_labels(labels, values)} {number(value)}\n"
+
+
+def _rows(families: tuple[Family, ...], rows: Rows, is_open: bool) -> Iterator[str]:
+    """The lines of several families; an empty piece for each row whose lines are kept for later."""
+    lines: list[list[str]] = [[] for _ in families]
+    columns = [(column.append, family.name) for column, family in zip(lines, families, strict=True)]
+    for labels, values in rows:
+        for (append, name), value in zip(columns, values, strict=True):
+            append(f"{name}{labels} {value}\n")
+        yield ""
+    for family, column in zip(families, lines, strict=True):
+        yield _head(family, is_open)
+        for start in range(0, len(column), _LINES_PER_PIECE):
+            yield "".join(column[start : start + _LINES_PER_PIECE])
 
 
 def number(value: float) -> str:

@@ -23,6 +23,10 @@ Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 """Values of labels, in the order of the family's names, each with the value of the metric."""
 
 
+Rows: TypeAlias = Iterable[tuple[str, Sequence[float]]]
+"""Labels as text, each with the values of several families that have these labels."""
+
+
 class Kind(Enum):
     """What a metric is, by the names of Prometheus."""
 
@@ -104,8 +108,15 @@ class FamilyMetrics(NamedTuple):
 
     family: Family
     metrics: dict[tuple[str, ...], Metric]
-    # Reads samples that nobody keeps metrics of: those of partitions and groups, say.
+    # Reads samples that nobody keeps metrics of: those of groups, say.
     samplers: list[Callable[[], Samples]]
+
+
+class FamilyRows(NamedTuple):
+    """Families that are read together, a row of values for each combination of labels."""
+
+    families: tuple[Family, ...]
+    read: Callable[[], Rows]
 
 
 class Registry:
@@ -116,6 +127,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._families: dict[str, FamilyMetrics] = {}
+        self._publishers: list[Callable[[], None]] = []
+        self._rows: list[FamilyRows] = []
 
     def counter(self, family: Family, labels: Mapping[str, str] = NO_LABELS) -> Counter:
         """The counter of a family with labels, made if there is none yet."""
@@ -143,8 +156,27 @@ class Registry:
         assert family.kind is not Kind.HISTOGRAM, family
         self._entry(family).samplers.append(read)
 
+    def rows(self, families: Sequence[Family], read: Callable[[], Rows]) -> None:
+        """Have `read` called for values of several families, which are shown after all others.
+
+        For what there are many thousands of: labels are made to text once for a whole row.
+        """
+        for family in families:
+            assert family.kind is not Kind.HISTOGRAM and family.name not in self._families, family
+        self._rows.append(FamilyRows(tuple(families), read))
+
+    def collect_rows(self) -> tuple[FamilyRows, ...]:
+        """The families that are read in rows."""
+        return tuple(self._rows)
+
+    def before_collecting(self, publish: Callable[[], None]) -> None:
+        """Have `publish` called whenever metrics are collected, to write what it counts."""
+        self._publishers.append(publish)
+
     def collect(self) -> Iterator[FamilyMetrics]:
         """All metrics by family, in the order in which the families were first used."""
+        for publish in self._publishers:
+            publish()
         for entry in tuple(self._families.values()):
             yield FamilyMetrics(entry.family, dict(entry.metrics), list(entry.samplers))
 

@@ -20,9 +20,9 @@ class _Type:
         return self
 
 
-bint = char = uchar = short = ushort = int = uint = longlong = ulonglong = Py_ssize_t = void = (
-    _Type()
-)
+bint = char = double = uchar = short = ushort = int = uint = longlong = ulonglong = Py_ssize_t = (
+    void
+) = _Type()
 const = _Type()
 p_char = p_uchar = p_void = p_int = p_uint = p_longlong = _Type()
 p_const_char = p_const_uchar = p_const_int = p_const_longlong = _Type()

@@ -394,7 +394,11 @@ class Segments:
     @property
     def size_bytes(self) -> int:
         """The bytes of batches in all segments."""
-        return sum(segment.size for segment in self.all)
+        # Asked of each of many logs by a scrape, most of which have one segment.
+        segments = self.all
+        if len(segments) == 1:
+            return segments[0].size
+        return sum(segment.size for segment in segments)
 
     def begin(self, base_offset: int, index_bytes_max: int, now_ms: int) -> None:
         """Make a new active segment. After a failure nothing has changed."""
