@@ -127,8 +127,12 @@ def console(
 
     host, port = _address(listen)
     connection = ClusterConnection(bootstrap, dict(connection_properties()))
-    notes = tuple(map(_notes_of, pipelines))
-    runs = PipelineRuns(notes, directories, SystemClock()) if notes or directories else None
+    declared = [_declared(file) for file in pipelines]
+    runs = None
+    if declared or directories:
+        dead_letters = {name: topic for name, _, topic in declared if topic}
+        notes = [directory for _, directory, _ in declared]
+        runs = PipelineRuns(notes, directories, SystemClock(), dead_letters)
     settings = ConsoleSettings(
         connection,
         signs_in=connection.uses_sasl and not no_sign_in,
@@ -207,10 +211,15 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _notes_of(file: Path) -> Path:
-    """The directory in which a pipeline's run keeps its state."""
+def _declared(file: Path) -> tuple[str, Path, str]:
+    """A pipeline's name, the directory of its run's state, and its dead-letter topic if any."""
     # PyYAML takes long to import, and is only needed for pipelines.
     from headrace.cli.pipeline import load_pipeline  # noqa: PLC0415
     from headrace.pipelines.locations import notes_directory  # noqa: PLC0415
 
-    return notes_directory(load_pipeline(file))
+    found = load_pipeline(file)
+    return (
+        found.name,
+        notes_directory(found),
+        found.dead_letters.topic if found.dead_letters else "",
+    )

@@ -1,7 +1,7 @@
 """The runs of pipelines on this machine, read from the notes beside their checkpoints."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,15 @@ class FoundRuns:
 class PipelineRuns:
     """Reads the newest runs: of given notes, and of all pipelines in some directories."""
 
-    def __init__(self, notes: Iterable[Path], directories: Iterable[Path], clock: Clock) -> None:
+    def __init__(
+        self,
+        notes: Iterable[Path],
+        directories: Iterable[Path],
+        clock: Clock,
+        dead_letters: Mapping[str, str] | None = None,
+    ) -> None:
+        # The dead-letter topics of pipelines, as far as their files were given.
+        self.dead_letters = dead_letters or {}
         self._notes = tuple(notes)
         self._directories = tuple(directories)
         self._clock = clock

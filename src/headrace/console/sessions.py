@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from headrace.clock import Clock
 from headrace.console.cluster_access import ClusterAccess
 
-SESSIONS_MAX = 64
+# A session of a cluster with 10,000 topics takes about 30 MB, for its own samples.
+SESSIONS_MAX = 32
 IDLE_S_MAX = 3600.0
 # Also a viewer who comes back every minute signs in once a working day.
 AGE_S_MAX = 12 * 3600.0

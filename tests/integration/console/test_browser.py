@@ -71,9 +71,15 @@ def busy_console(
     """A console of a broker with records, groups, users and a pipeline."""
     with Admin(bootstrap_servers=shared_broker.address) as admin:
         admin.create_topic("orders", 3, 1)
+        admin.create_topic("orders-dead", 2, 1)
         with Producer(bootstrap_servers=shared_broker.address) as producer:
             for number in range(100):
                 producer.send("orders", str(number))
+            producer.send(
+                "orders-dead",
+                b"{<script>",
+                headers=[("headrace.reason", b"no JSON"), ("headrace.topic", b"orders")],
+            )
         for group in (GROUP, "shop.lake"):
             offsets = {TopicPartition("orders", partition): 1 for partition in range(3)}
             admin.alter_group_offsets(group, offsets)
@@ -87,7 +93,9 @@ def busy_console(
         settings = ConsoleSettings(
             ClusterConnection(shared_broker.address),
             interval_s=0.2,
-            pipelines=PipelineRuns((), (Path(directory),), SystemClock()),
+            pipelines=PipelineRuns(
+                (), (Path(directory),), SystemClock(), dead_letters={"shop": "orders-dead"}
+            ),
         )
         with RunningConsole(settings) as running:
             running.wait_for("/groups", "shop.lake")
@@ -152,6 +160,12 @@ def test_no_page_fails_or_is_too_wide(
         assert watched.page.locator("main").inner_text().strip()
     watched.context.close()
     assert (watched.faults, too_wide, untitled) == ([], {}, [])
+
+
+def test_dead_letters_are_shown_with_their_reasons(busy_console: RunningConsole) -> None:
+    answer = busy_console.viewer().get("/pipelines/shop")
+    assert "no JSON orders" in answer.words
+    assert "{&lt;script&gt;" in answer.text
 
 
 def test_pages_live_and_keys_work(

@@ -6,10 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.console.errors import not_found
+from headrace.client.errors import TimedOut
+from headrace.console.dead_letters import DeadLetter, newest_dead_letters
+from headrace.console.errors import not_found, words_of
 from headrace.console.pipeline_runs import FoundRuns
 from headrace.console.rendering import page
-from headrace.console.viewers import access_of, console_of
+from headrace.console.viewers import LIVE_HEADER, access_of, console_of
+from headrace.errors import KafkaError
 from headrace.monitoring.cluster_status import ClusterStatus
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.run_state import RunState
@@ -63,13 +66,27 @@ async def pipeline(request: Request) -> Response:
     run = next((run for run in found.runs if run.pipeline == name), None) if found else None
     if run is None:
         raise not_found("pipeline", name, "see the list of pipelines")
-    state = access_of(request).state
+    access = access_of(request)
+    state = access.state
+    pipelines = console_of(request).pipelines
+    topic = pipelines.dead_letters.get(name, "") if pipelines else ""
+    letters: list[DeadLetter] = []
+    missing = ""
+    # Not at every sample: the page keeps those that it was opened with.
+    if topic and LIVE_HEADER not in request.headers:
+        try:
+            letters = await newest_dead_letters(access, topic)
+        except (KafkaError, TimedOut) as error:
+            missing = " ".join(words_of(error))
     return page(
         request,
         "pipeline.html",
         title=name,
         run=run,
         graph=graph(run, state),
+        dead_letter_topic=topic,
+        letters=letters,
+        missing=missing,
         dead_letters=[query for query in run.queries if query.name.startswith(_DEAD_LETTERS)],
         groups={query.name: _group(run, query, state) for query in run.queries},
     )
