@@ -56,7 +56,7 @@ _PATHS = "/healthz, /readyz and /metrics"
 
 
 class AdminServer:
-    """The HTTP server of the admin listener and what it shows. Used on the loop's thread only."""
+    """The HTTP server of the admin listener, and its pages. Used on the loop's thread only."""
 
     def __init__(
         self, config: BrokerConfig, registry: Registry, clock: Clock, workers: ThreadPools
@@ -108,7 +108,7 @@ class AdminServer:
         return node_state(self._node, stopping=self._stopping)
 
     def stop_serving(self) -> None:
-        """Say from now on that the node stops."""
+        """Answer probes from now on that the node stops."""
         self._stopping = True
         if self._group_lags is not None:
             self._group_lags.stop()
@@ -161,7 +161,7 @@ class AdminServer:
         return HttpResponse(200, self._page(lines), text_format.value)
 
     async def _refusal(self, request: HttpRequest) -> HttpResponse | None:
-        """The answer to who may not read metrics; None if the client may."""
+        """The response to a client that may not read metrics; None if it may."""
         if self._logins is None:
             if not self._needs_rights:
                 return None

@@ -1,4 +1,4 @@
-"""Logins at the admin listener: who sends an HTTP request, and whether it may read metrics.
+"""Logins at the admin listener: the principal of an HTTP request, and its right to read metrics.
 
 Users, passwords and tokens are those of the first listener with SASL. A password is a secret: it is
 taken over TLS, or from this machine, and nowhere else.
@@ -60,7 +60,7 @@ class AdminLogins:
 
     @property
     def challenge(self) -> str:
-        """What a client is told that has shown neither a user nor a certificate."""
+        """The `WWW-Authenticate` header for a client without a user and a certificate."""
         if self._parts is None:
             return _BASIC_CHALLENGE
         has_tokens = self._parts.listener.mechanisms == ("OAUTHBEARER",)
@@ -114,12 +114,12 @@ class AdminLogins:
 
 
 def is_anonymous(principal: Principal) -> bool:
-    """Whether nothing says who a principal is."""
+    """Whether a principal is that of a client without a login or a certificate."""
     return (principal.kind, principal.name) == (ANONYMOUS.kind, ANONYMOUS.name)
 
 
 def _plain_message(secret: str) -> bytes:
-    """The message of PLAIN that says what the secret of HTTP's Basic says."""
+    """The message of PLAIN with the name and the password of HTTP's Basic."""
     try:
         name, colon, password = b64decode(secret.strip(), validate=True).partition(b":")
     except (binascii.Error, ValueError):

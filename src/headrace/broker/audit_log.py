@@ -141,7 +141,7 @@ class AuditLog:
             self._tasks.start(self._write_queue(), "write")
 
     def close(self) -> None:
-        """Write what is queued."""
+        """Write the queued lines, and stop writing in the background."""
         self._tasks.cancel()
         self._write(self._take_lines())
 

@@ -44,7 +44,7 @@ _NEVER = float("inf")
 
 
 class SaslListener:
-    """A listener that serves only who has logged in; `respond` is of all others."""
+    """A listener that serves only clients that have logged in."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class SaslSession:
         return max(int(left_s * 1000), 1)
 
     async def _refuse(self, failure: SaslFailure) -> str:
-        """Log why a login is refused, and return what its client is told, after a pause."""
+        """Log why a login is refused, and return the text for its client, after a pause."""
         self._count(catalog.AUTHENTICATION_FAILURES)
         logger.info(
             "refused a login at %s from %s by %s: %s",

@@ -157,7 +157,7 @@ class Dispatcher:
     def _may_go_on(
         self, charge: RequestCharge, row: ServedApi, request: Message, frame: memoryview
     ) -> bool:
-        """Charge a request what is known before it is handled; False if it may not fetch now."""
+        """Charge the bytes of a request before it is handled; False if it may not fetch now."""
         if is_of_the_cluster(row.api, request):
             charge.waive()
         elif row.quota is QuotaClass.PRODUCE:
@@ -167,7 +167,7 @@ class Dispatcher:
         return True
 
     def _charge(self, charge: RequestCharge, response: Answer, began_s: float) -> Answer:
-        """Charge a handled request, and tell its client how long to wait."""
+        """Charge a handled request, and set the throttle time in its response."""
         now = self._now()
         charge.worked(now - began_s, now)
         if isinstance(response, Message):
@@ -193,7 +193,7 @@ class Dispatcher:
     async def _wait_for_throttle(
         self, charge: RequestCharge, header: RequestHeader, pending: Awaitable[Reply]
     ) -> Reply:
-        """Have a client wait as long as the controller's answer to its request says."""
+        """Hold back a client for the throttle time in the controller's response to its request."""
         reply = await pending
         if reply is not None:
             frame = b"".join(reply)[4:]

@@ -133,9 +133,7 @@ class Housekeeping:
             logger.error("checkpoint: %s", error)
 
     async def checkpoint_new_logs(self) -> None:
-        """Checkpoint after logs were added: a start that misses a checkpointed log knows it is
-        lost.
-        """
+        """Checkpoint after logs were added, so that a start without them reports them lost."""
         if self._node.logs.names_changed:
             await self.checkpoint()
 

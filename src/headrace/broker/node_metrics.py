@@ -18,7 +18,7 @@ from headrace.metrics.registry import Family, Registry, Rows, Samples
 
 
 def observe_process(registry: Registry) -> None:
-    """Show what this process uses."""
+    """Register the metrics of this process: CPU time, memory, files, threads."""
     registry.samples(catalog.PROCESS_CPU, lambda: [((), process_usage.cpu_seconds())])
     registry.gauge(catalog.PROCESS_MEMORY, process_usage.resident_bytes)
     registry.gauge(catalog.PROCESS_OPEN_FILES_MAX, process_usage.open_files_max)
@@ -172,7 +172,7 @@ def _partition_rows(node: Node) -> Rows:
 
 
 def _observe_cluster(node: Node, cluster: Callable[[], ClusterSummary]) -> None:
-    """Show what the active controller knows of its cluster; the others show nothing of it."""
+    """Register the metrics of the cluster, which only the active controller has."""
     registry, store = node.metrics, node.store
     registry.samples(catalog.LEADER_ELECTIONS, lambda: [((), store.leader_elections)])
     registry.samples(catalog.UNCLEAN_ELECTIONS, lambda: [((), store.unclean_elections)])

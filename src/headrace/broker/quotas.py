@@ -1,4 +1,4 @@
-"""Client quotas as a broker enforces them: who is limited, what is charged, how long to wait.
+"""Client quotas as a broker enforces them: the limited entities, the charges, the throttle times.
 
 A client that uses more than its quota gets its answer at once, with the time it has to wait, and
 its connection is not read for that time. Produced bytes are charged when they arrive and fetched
@@ -287,7 +287,7 @@ class MutationCharge:
 
     @property
     def throttle_time_ms(self) -> int:
-        """The time that the response tells its client to wait."""
+        """The throttle time in the response."""
         return min(ceil(self._wait_s * 1000), _WAIT_MS_MAX)
 
     def charge(self, partition_count: int) -> None:

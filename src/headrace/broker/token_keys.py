@@ -29,7 +29,7 @@ _RETRY_SECONDS = 1.0
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Follows no redirects: the keys come from where the settings say."""
+    """Follows no redirects: keys come from the URL in the settings alone."""
 
     def redirect_request(self, *_: object) -> Request | None:
         return None

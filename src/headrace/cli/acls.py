@@ -107,7 +107,7 @@ def wanted_acls(
     *,
     prefixed: bool,
 ) -> list["Acl"]:
-    """Every combination of what options name; `principals` are pairs with a permission."""
+    """The ACLs of every combination of the options; `principals` are pairs with a permission."""
     from headrace.client.admin.acls import Acl  # noqa: PLC0415 - only who adds needs it
 
     return [

@@ -121,7 +121,7 @@ def consumer_config(
 
 
 def _log_nothing() -> None:
-    """Keep the clients' warnings off the terminal: commands report what matters themselves."""
+    """Keep the clients' warnings off the terminal: commands report failures themselves."""
     logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 

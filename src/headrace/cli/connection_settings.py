@@ -27,7 +27,7 @@ _SETTINGS = f"{__name__}.settings"
 
 
 def connection_options(command: Command) -> Command:
-    """The options by which a command is told how to connect."""
+    """The options of a command for its connection: servers, properties file, profile."""
     command = click.option(
         "--profile",
         metavar="NAME",

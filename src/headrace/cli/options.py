@@ -97,7 +97,7 @@ def isolation_option(command: Command) -> Command:
 
 
 def pipelines_option(command: Command) -> Command:
-    """The `--pipeline` option of commands that show what runs."""
+    """The `--pipeline` option of commands that show running pipelines."""
     return click.option(
         "--pipeline",
         "pipelines",

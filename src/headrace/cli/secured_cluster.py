@@ -107,7 +107,7 @@ def _login_module(name: str, password: str) -> str:
 
 
 def _passwords(path: Path) -> dict[str, str]:
-    """The passwords in a file, by user; a new cluster gets random ones."""
+    """The passwords in a file, by user; a new cluster gets random passwords."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {name: str(found[name]) for name in (USER, NODE_USER)}

@@ -38,7 +38,7 @@ _INTERVAL_S_MIN = 0.2
 
 
 class TopSources:
-    """What `top` shows, read from the cluster, from brokers' metrics and from pipelines' notes."""
+    """The sources of `top`: the cluster, the metrics of brokers, and the notes of pipelines."""
 
     def __init__(
         self, admin: aio.Admin, interval_s: float, metrics: tuple[str, ...], notes: tuple[Path, ...]
@@ -48,7 +48,7 @@ class TopSources:
         self._notes = notes
 
     async def data(self, state: ClusterStatus) -> TopData:
-        """A state of the cluster, and with it what the other sources have."""
+        """A state of the cluster, with the data of the other sources."""
         read: tuple[BrokerMetrics, ...] = await self._reader.read()
         return TopData(state, read, self._runs(), bool(self._reader.urls), bool(self._notes))
 
@@ -58,7 +58,7 @@ class TopSources:
 
 
 class TopTerminal:
-    """The terminal of a live view: its size, its keys, and what it shows."""
+    """The terminal of a live view: its size, its keys, its lines."""
 
     def __init__(self, live: "Live") -> None:
         from headrace.cli.top_screen import KeyReader, Screen  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The screen of `headrace top`: what keys do, and the lines of a screen of some size.
+"""The screen of `headrace top`: the effects of keys, and the lines of a screen of some size.
 
 Rule: pure; `top` reads the keys and writes the lines. Every line has the width of the terminal.
 """
@@ -85,7 +85,7 @@ class KeyReader:
         return keys
 
     def flush(self) -> list[str]:
-        """The keys in what came, if nothing follows: Escape alone."""
+        """The keys in the pending bytes, if nothing follows: Escape alone."""
         pending, self._pending = self._pending, b""
         return ["escape"] if pending.startswith(b"\x1b") else []
 
@@ -122,7 +122,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What somebody has chosen to see."""
+    """The choices of the user: view, order, filter, position."""
 
     view: int = 0
     orders: dict[str, Order] = field(default_factory=dict)
@@ -307,7 +307,7 @@ def _table(screen: Screen, view: View, width: int, room: int) -> list[Text]:
 def _widths(
     view: View, headings: Sequence[str], texts: Sequence[Sequence[str]], width: int
 ) -> dict[int, int]:
-    """The width of each column that is shown: numbers whole, the texts share what is left."""
+    """The width of each shown column: numbers whole, the texts share the rest."""
     needed = {
         at: max(cell_len(text) for text in (heading, *(row[at] for row in texts)))
         for at, heading in enumerate(headings)

@@ -109,7 +109,7 @@ def _sort_key(value: Value) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TopData:
-    """All that is shown: the state of the cluster, and what was read elsewhere."""
+    """The data of all views: the state of the cluster, metrics of brokers, and pipelines."""
 
     state: ClusterStatus
     metrics: tuple[BrokerMetrics, ...] = ()

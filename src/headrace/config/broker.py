@@ -521,7 +521,7 @@ class BrokerConfig(
         return self.value_of(name)
 
     def protocol_of(self, listener: str) -> SecurityProtocol:
-        """The security protocol of a listener; ConfigError if nothing says which."""
+        """The security protocol of a listener; ConfigError if no setting names it."""
         return protocol_of_listener(
             listener,
             protocol_map(self.listener_security_protocol_map),
@@ -559,7 +559,7 @@ class BrokerConfig(
     def with_overrides(
         self, overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
     ) -> "BrokerConfig":
-        """This config under new dynamic overrides, which replace the ones it had.
+        """This config under new dynamic overrides, which replace the old overrides.
 
         `overrides` are this broker's own; `defaults` are the cluster's, and weaker.
         """
@@ -574,7 +574,7 @@ class BrokerConfig(
         )
 
     def advertised(self, bound: Sequence[Listener], hostname: str) -> tuple[Listener, ...]:
-        """The advertised listeners, given the bound ones.
+        """The advertised listeners, given the bound listeners.
 
         `hostname` stands in for a listener that was given without a host, as in Kafka.
         """

@@ -51,7 +51,7 @@ class LoginModule(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """The login module of a text; ValueError says what is wrong with it, without quoting it."""
+    """The login module of a text; ValueError with the mistake, which quotes nothing of the text."""
     if len(text) > _TEXT_CHARACTERS_MAX:
         raise ValueError("it is too long")
     tokens = _tokens(text)

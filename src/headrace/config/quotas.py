@@ -31,7 +31,7 @@ def _check_overrides(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
 class QuotaConfig:
-    """Settings of quotas: what a broker grants a client or an address."""
+    """Settings of quotas: the rates that a broker grants a client or an address."""
 
     connections_first_request_timeout_ms: int = setting(
         Long(1),

@@ -328,7 +328,7 @@ class NodeLogin(NamedTuple):
 
 
 def listener_sasl(config: "BrokerConfig", listener: str) -> ListenerSasl:
-    """The SASL of a listener; ConfigError if it lacks what its mechanisms need."""
+    """The SASL of a listener; ConfigError if a setting that its mechanisms need is missing."""
 
     def value(name: str) -> Any:
         return config.value_at(listener, name)

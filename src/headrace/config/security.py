@@ -220,7 +220,7 @@ def protocol_of_listener(
     listeners: Iterable[str],
     controllers: Collection[str],
 ) -> SecurityProtocol:
-    """The security protocol of a listener; ConfigError if nothing tells.
+    """The security protocol of a listener; ConfigError if no setting names it.
 
     `listeners` are the names of all listeners of the node, and `controllers` of those for
     controllers, which are plain text without a word about them, if all others are.

@@ -57,7 +57,7 @@ class ListenerConnections:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetrics:
-    """What a broker tells of itself. Rates are None until the second scrape."""
+    """The metrics of a broker, from its admin listener. Rates are None until the second scrape."""
 
     url: str
     node_id: int | None = None
@@ -123,7 +123,7 @@ def _labels(text: str) -> Iterator[tuple[str, str]]:
 
 
 def broker_metrics(url: str, now: Scrape, before: Scrape | None) -> BrokerMetrics:
-    """What two scrapes of a broker, or the first, tell of it."""
+    """The metrics of a broker from its last two scrapes, or from the first."""
 
     def rate(name: str) -> float | None:
         new, old = now.value(name), before.value(name) if before else None

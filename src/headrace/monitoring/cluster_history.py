@@ -71,7 +71,7 @@ class _Commits:
 
 
 class ClusterHistory:
-    """The samples of a cluster, and what follows from them. `state` is replaced, never changed."""
+    """The samples of a cluster, and the state they show. `state` is replaced, never changed."""
 
     def __init__(self) -> None:
         self.state: ClusterStatus | None = None

@@ -154,7 +154,7 @@ def _names(names: list[str], noun: str) -> str:
 
 
 def _partition_problems(facts: ClusterFacts) -> Iterator[Problem]:
-    """Partitions that lack a leader or replicas, grouped by what they lack."""
+    """Partitions that lack a leader or replicas, grouped by the kind of lack."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for name, topic in facts.topics.items():
         for partition in topic.partitions:

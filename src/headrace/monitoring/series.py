@@ -45,7 +45,7 @@ class Series:
 
 
 class OffsetTimes:
-    """The log end offsets of a partition over time, to say when an offset was written.
+    """The log end offsets of a partition over time, which date the writing of an offset.
 
     Invariant: times and offsets ascend; only points at which the offset grew are kept.
     """

@@ -505,7 +505,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
 
 def _settle(shaken: asyncio.Future[None], failure: TlsFailed | None) -> None:
-    """Tell the outcome of a TLS handshake to the one who waits for it, if anybody does."""
+    """Set the outcome of a TLS handshake in the future that is awaited, unless it is cancelled."""
     if shaken.done():
         return
     if failure is None:

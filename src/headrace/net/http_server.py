@@ -57,7 +57,7 @@ Handle: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpLimits(NamedTuple):
-    """Limits on what peers may take: connections, and seconds of a request, an answer, a pause."""
+    """Limits on peers: connections, and the seconds of a request, an answer and a pause."""
 
     connections_max: int = 64
     request_s_max: float = 10.0
@@ -154,7 +154,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _read_events(self) -> None:
-        """Take what h11 made of the bytes, up to the end of a request."""
+        """Handle the events that h11 made of the bytes, up to the end of a request."""
         while self._task is None and self._transport is not None:
             try:
                 event = self._http.next_event()

@@ -217,7 +217,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._schedule_read()
 
     def write_eof(self) -> None:
-        """Say after all that is written that nothing more comes; what still comes is ignored."""
+        """Send the end of the stream after all written bytes; ignore later bytes of the peer."""
         self._ends_writing = True
         self._drain()
 
@@ -245,7 +245,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
     # -- the handshake
 
     def _step(self) -> None:
-        """Take the handshake one step on, with what has come."""
+        """Take the handshake one step on, with the received bytes."""
         self._stop_timer()
         if self._worker is None:
             self._end_step(self._try_handshake())
@@ -364,7 +364,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         return self._incoming.pending or self._tls.pending()
 
     def _read(self) -> None:
-        """Decrypt what has come into the buffers of the protocol above, while it reads."""
+        """Decrypt the received bytes into the buffers of the protocol above, while it reads."""
         above, incoming, tls = self._above, self._incoming, self._tls
         ended = False
         try:
@@ -397,7 +397,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self.close()
 
     def _drain(self) -> None:
-        """Encrypt what is written, as far as the transport takes it."""
+        """Encrypt the written bytes, as far as the transport takes them."""
         if self._phase is not _Phase.OPEN:
             return
         try:

@@ -258,7 +258,7 @@ class ServerTls(NamedTuple):
         on_principal: Callable[[Principal], None],
         on_failed: Callable[[TlsFailed], None],
     ) -> TlsLayer:
-        """TLS below a connection of the listener; the handshake says whose connection it is."""
+        """TLS below a connection of the listener; `on_principal` is called after the handshake."""
 
         def on_open(session: ssl.SSLObject) -> None:
             on_principal(self.principal_of(session.getpeercert(binary_form=True)))

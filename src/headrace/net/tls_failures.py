@@ -1,4 +1,4 @@
-"""Failures of TLS: what OpenSSL calls them, in words, with what to do about them.
+"""Failures of TLS: the reasons that OpenSSL gives, in words, with advice for each.
 
 A failure is `lasting` if another attempt would fail the same way until somebody changes a
 certificate or a setting. It has a different text at each end: a client's is for the person who runs
@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 
 
 class TlsFailed(HeadraceError):
-    """TLS with a peer failed: what happened, what to do, and whether it happens again."""
+    """TLS with a peer failed; `lasting` if another attempt would fail the same way."""
 
     def __init__(self, what: str, advice: str, *, lasting: bool) -> None:
         super().__init__(what, advice=advice)

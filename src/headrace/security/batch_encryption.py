@@ -102,7 +102,7 @@ class BatchEncryption:
         topic_id: bytes | None,
         allocate: Callable[[int], bytearray] = bytearray,
     ) -> bytearray:
-        """The batches of `headers`, the sealed ones opened, up to one that does not open.
+        """The batches of `headers`, decrypted if sealed, up to the first that cannot be.
 
         If that is the first, its error is raised.
         """

@@ -211,7 +211,7 @@ def _verified_claims(token: str, keys: KeySet) -> Mapping[str, Any]:
 
 
 def expiry_of(token: str) -> float | None:
-    """When a token says that it expires, unverified: for the client that has it."""
+    """The expiry in a token, unverified: for the client that sends the token."""
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
         return _seconds(claims, "exp")

@@ -39,7 +39,7 @@ class KeyEncryptionKey:
 
 
 class Keyring:
-    """The keys that open batches, and the current key, which seals new ones."""
+    """The keys that decrypt batches, and the current key, which encrypts new batches."""
 
     def __init__(self, keys: Sequence[KeyEncryptionKey] = (), current_id: str = "") -> None:
         self.keys = tuple(keys)

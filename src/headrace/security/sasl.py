@@ -1,4 +1,4 @@
-"""SASL mechanisms by Kafka's names, and what an authentication ends with."""
+"""SASL mechanisms by Kafka's names, and the outcomes of an authentication."""
 
 from enum import StrEnum
 from typing import NamedTuple

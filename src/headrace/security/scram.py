@@ -109,7 +109,7 @@ def password_matches(mechanism: ScramMechanism, password: str, known: ScramCrede
 def made_up_credential(
     mechanism: ScramMechanism, name: str, secret: bytes, iterations: int = ITERATIONS_MIN
 ) -> ScramCredential:
-    """The credential shown for a user who has none: always the same, and no password fits.
+    """The credential shown for an unknown user: always the same for a name, and no password fits.
 
     `secret` must be the same on all brokers: two that showed different salts for a name would tell
     that it does not exist.
@@ -158,7 +158,7 @@ def _exclusive_or(left: bytes, right: bytes) -> bytes:
 
 
 class ScramLoginRequest(NamedTuple):
-    """The first message of a client: who it says it is."""
+    """The first message of a client, with the name of its user."""
 
     name: str
     nonce: str
@@ -167,7 +167,7 @@ class ScramLoginRequest(NamedTuple):
 
 
 def read_client_first(message: bytes) -> ScramLoginRequest:
-    """Read the first message of a client; SaslFailure if it is none, or asks what we do not do."""
+    """Read the first message of a client; SaslFailure if it is malformed or unsupported."""
     text = _text(message)
     match = _CLIENT_FIRST.match(text)
     if match is None:

@@ -75,7 +75,7 @@ def _check_produce(context: RequestContext, request: produce.ProduceRequest) -> 
 
 
 def _close_after(context: RequestContext, code: ErrorCode, *, anything_left: bool) -> Denial:
-    """Close the connection after what is allowed is appended: acks=0 has no answer for errors."""
+    """Close the connection after the append of allowed records: acks=0 has no response."""
     error = ProtocolError(f"Produce with acks=0 of {context.principal} failed: {code.name}")
     if not anything_left:
         raise error

@@ -22,7 +22,7 @@ def endpoint_of(broker: BrokerImage, listener: str | None) -> EndpointImage | No
 
 
 class InterBrokerListener(NamedTuple):
-    """The listener at which brokers reach each other, and what it speaks."""
+    """The listener at which brokers reach each other, and its security protocol."""
 
     name: str
     protocol: SecurityProtocol

@@ -27,7 +27,7 @@ class CompletionQueue:
     """
 
     def __init__(self, is_prepared: Callable[[str], bool]) -> None:
-        """`is_prepared` tells whether the transaction of an id is prepared, but not complete."""
+        """`is_prepared`: whether the transaction of an id is prepared, but not complete."""
         self._is_prepared = is_prepared
         self._queues: dict[str, deque[_QueuedRequest]] = {}
         self._tasks = TaskScope("requests of a prepared transaction")

@@ -433,7 +433,7 @@ class CoordinatorRuntime(Generic[ShardT]):
         return iter(tuple(self._drivers.values()))
 
     def lead(self, partition_count: int, partitions: dict[int, Partition]) -> None:
-        """Drive exactly these partitions; new ones are loaded in the background."""
+        """Drive exactly these partitions; new partitions are loaded in the background."""
         self.partition_count = partition_count
         self._led = partitions
         for index, driver in tuple(self._drivers.items()):

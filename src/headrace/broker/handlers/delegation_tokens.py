@@ -214,5 +214,5 @@ def _may_describe(context: RequestContext, token: DelegationTokenImage) -> bool:
 
 
 def _bare(principal: Principal) -> Principal:
-    """A principal without the groups it logged in with: tokens know names alone."""
+    """A principal without the groups of its login: tokens have names alone."""
     return Principal(principal.kind, principal.name)

@@ -78,7 +78,7 @@ def _creatable_names(context: RequestContext, names: list[str]) -> list[str]:
 async def _create_then_describe(
     context: RequestContext, request: MetadataRequest, missing: list[str], refused: dict[str, int]
 ) -> MetadataResponse:
-    """Create the missing topics, which nobody is `refused`, and describe what was asked for."""
+    """Create the missing topics that are not `refused`, and describe the requested topics."""
     node = context.node
     topics = [creatable_topic(node.config, name) for name in dict.fromkeys(missing)]
     try:

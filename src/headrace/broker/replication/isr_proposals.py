@@ -151,7 +151,7 @@ class IsrProposer:
                 await asyncio.sleep(0)
 
     def _collect(self) -> dict[Partition, IsrProposal]:
-        """The proposals that are due: new ones, and those without a response."""
+        """The proposals that are due: new proposals, and those without a response."""
         now_ms, epoch = self.now_ms(), self._broker_epoch()
         proposals: dict[Partition, IsrProposal] = {}
         due, self._due = self._due, {}
