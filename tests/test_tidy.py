@@ -104,6 +104,7 @@ TESTED_ELSEWHERE = {
     "broker/authentication.py": "integration/security/test_sasl_connections.py",
     "broker/credential_store.py": "integration/security/test_sasl_clients.py",
     "broker/group_lag.py": "integration/test_metrics.py",
+    "broker/partition_summary.py": "integration/test_metrics.py",
     "broker/sasl_exchanges.py": "integration/security/test_sasl_clients.py",
     "broker/token_keys.py": "integration/security/test_sasl_clients.py",
     "cli/search.py": "integration/test_search.py",
