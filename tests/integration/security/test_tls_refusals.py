@@ -12,8 +12,8 @@ import pytest
 
 import headrace
 from headrace.cli.certificate_authority import CertificateAuthority, Validity
-from headrace.testing import Broker
 from headrace.testing.time_limits import scaled
+from tests.integration.security.sasl_nodes import SaslNode, sasl_node
 from tests.integration.security.tls_brokers import TlsBrokers
 
 # An operation that went on trying would take as long.
@@ -26,10 +26,10 @@ Change = Callable[[TlsBrokers, "Strangers"], dict[str, Any]]
 class Strangers:
     """What clients of the brokers should not have, and brokers that they should not talk to."""
 
-    def __init__(self, directory: Path, brokers: TlsBrokers, plain: Broker) -> None:
+    def __init__(self, directory: Path, brokers: TlsBrokers, node: SaslNode) -> None:
         self.authority = CertificateAuthority.create(directory / "strangers")
         self.client = str(self.authority.issue_client("mallory"))
-        self.plain = plain.bootstrap_servers
+        self.plain, self.elsewhere = node.addresses["PLAIN"], node.addresses["OTHER"]
         self.expired = str(brokers.authority.issue_client("old", Validity.of_days(-3)))
 
 
@@ -41,8 +41,14 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBrokers]:
 
 @pytest.fixture(scope="module")
 def strangers(brokers: TlsBrokers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Strangers]:
-    with Broker() as plain:
-        yield Strangers(tmp_path_factory.mktemp("strangers"), brokers, plain)
+    directory = tmp_path_factory.mktemp("strangers")
+    keystore = brokers.authority.issue_broker("elsewhere", ["kafka.example"])
+    settings = {
+        "inter.broker.listener.name": "PLAIN",
+        "ssl.keystore.location": str(keystore),
+    }
+    with sasl_node(directory, settings, {"PLAIN": "PLAINTEXT", "OTHER": "SSL"}) as node:
+        yield Strangers(directory, brokers, node)
 
 
 LASTING: dict[str, tuple[Change, str]] = {
@@ -61,6 +67,10 @@ LASTING: dict[str, tuple[Change, str]] = {
     "expired client certificate": (
         lambda _, strangers: {"ssl_keystore_location": strangers.expired},
         "this client's certificate has expired; renew",
+    ),
+    "certificate of another host": (
+        lambda _, strangers: {"bootstrap_servers": strangers.elsewhere},
+        "certificate is not for 127.0.0.1; connect by a name that is in it",
     ),
     "listener in plain text": (
         lambda _, strangers: {"bootstrap_servers": strangers.plain},
