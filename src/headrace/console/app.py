@@ -39,6 +39,8 @@ from headrace.console.error_pages import on_bug, on_error, on_http_error
 from headrace.console.pages import (
     brokers,
     groups,
+    message_streams,
+    messages,
     overview,
     pipelines,
     security,
@@ -114,6 +116,8 @@ def create_app(settings: ConsoleSettings, clock: Clock | None = None) -> Starlet
             *security.ROUTES,
             *pipelines.ROUTES,
             *sign_in.ROUTES,
+            *messages.ROUTES,
+            *message_streams.ROUTES,
             *live.ROUTES,
             Route("/healthz", healthz),
             Mount("/static", StaticFiles(packages=[("headrace.console", "static")])),

@@ -104,11 +104,15 @@ class ClusterAccess:
         """The newest state of the cluster; None before the first sample."""
         return self.sampler.state
 
-    def consumer(self, **options: Any) -> aio.Consumer:
-        """A consumer of this user, without a group unless the options have one."""
+    def consumer_arguments(self) -> dict[str, Any]:
+        """The options of a consumer of this user without a group."""
         arguments = self._connection.arguments("consumer", self.user, self._password)
         arguments.pop("group_id", None)
-        return aio.Consumer(**(arguments | options))
+        return arguments
+
+    def consumer(self, **options: Any) -> aio.Consumer:
+        """A consumer of this user, without a group unless the options have one."""
+        return aio.Consumer(**(self.consumer_arguments() | options))
 
     def producer(self, **options: Any) -> aio.Producer:
         """A producer of this user."""

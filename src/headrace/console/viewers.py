@@ -41,6 +41,8 @@ class Console:
     interval_s: float = 2.0
     # The event streams that are open now.
     streams: int = 0
+    # The searches that run now, each a process of its own.
+    searches: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Pure. Bytes of records are base64, because they need not be text.
 """
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from headrace.client.options import ConsumerConfig
 from headrace.errors import ConfigError, HeadraceError
 from headrace.search.scan_ranges import SearchRequest
 from headrace.search.topic_search import SearchEnd, SearchHit, SearchProgress, SearchUpdate
+
+UPDATE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class SearchFailed(HeadraceError):
@@ -52,12 +55,31 @@ def decode_order(line: bytes) -> SearchOrder:
     return SearchOrder(SearchRequest(**request), document["client"], document["shown_bytes"])
 
 
-def encode_update(update: SearchUpdate, shown_bytes: int) -> bytes:
-    """A line with an update, its records cut to `shown_bytes`."""
+def encode_update(update: SearchUpdate, shown_bytes: int) -> Iterator[bytes]:
+    """Lines with an update, its records cut to `shown_bytes`.
+
+    A line has not much more than `UPDATE_BYTES_MAX` of records: a batch may be large.
+    """
+    hits: list[SearchHit] = []
+    size = 0
+    for hit in update.hits:
+        cut = hit.cut(shown_bytes)
+        hits.append(cut)
+        size += len(cut.key or b"") + len(cut.value or b"")
+        size += sum(len(name) + len(data or b"") for name, data in cut.headers)
+        if size >= UPDATE_BYTES_MAX:
+            yield _update_line(hits, update.progress, None)
+            hits, size = [], 0
+    yield _update_line(hits, update.progress, update.end)
+
+
+def _update_line(
+    hits: Iterable[SearchHit], progress: SearchProgress, end: SearchEnd | None
+) -> bytes:
     document = {
-        "hits": [_hit_document(hit.cut(shown_bytes)) for hit in update.hits],
-        "progress": asdict(update.progress),
-        "end": update.end and update.end.value,
+        "hits": list(map(_hit_document, hits)),
+        "progress": asdict(progress),
+        "end": end and end.value,
     }
     return orjson.dumps(document) + b"\n"
 

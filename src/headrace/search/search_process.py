@@ -16,8 +16,10 @@ from headrace.search.search_messages import SearchFailed, SearchOrder, decode_up
 from headrace.search.topic_search import SearchUpdate
 
 SHOWN_BYTES = 4096
-# The longest line of a worker: an update with this many records, each cut.
-HITS_MAX = 1000
+HITS_MAX = 10_000
+SHOWN_BYTES_MAX = 1024 * 1024
+# The longest line of a worker: `UPDATE_BYTES_MAX` and one record more, as base64.
+_LINE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class SearchProcess:
@@ -33,9 +35,8 @@ class SearchProcess:
         """ConfigError if the expression or an option is not valid."""
         parse_expression(request.expression)
         assert 0 < request.hits_max <= HITS_MAX, request.hits_max
+        assert 0 < shown_bytes <= SHOWN_BYTES_MAX, shown_bytes
         self._order = encode_order(SearchOrder(request, client, shown_bytes))
-        # Base64 and JSON's escapes make at most six bytes of one.
-        self._line_bytes_max = request.hits_max * (18 * shown_bytes + 256) + 4096
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -45,7 +46,7 @@ class SearchProcess:
             "headrace.search.search_worker",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=self._line_bytes_max,
+            limit=_LINE_BYTES_MAX,
         )
         return self
 

@@ -35,7 +35,7 @@ def main() -> int:
             # The start is short, and somebody waits for the first records.
             os.nice(NICENESS)
             for update in search.updates():
-                output.write(encode_update(update, order.shown_bytes))
+                output.writelines(encode_update(update, order.shown_bytes))
                 output.flush()
     except HeadraceError as error:
         output.write(encode_error(error))
