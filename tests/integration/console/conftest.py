@@ -1,12 +1,14 @@
 """A console beside a broker, both shared by the tests of a module."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import uvicorn
+from playwright.sync_api import Browser, sync_playwright
 
 from headrace.console.app import ConsoleSettings, create_app
 from headrace.console.cluster_access import ClusterConnection
@@ -14,6 +16,13 @@ from headrace.net.ports import listen_on_unused_port
 from headrace.testing.time_limits import scaled, wait_until
 from tests.integration.console.http_viewer import HttpViewer
 from tests.support import BrokerProcess
+
+BROWSER_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
 
 
 class RunningConsole:
@@ -57,6 +66,17 @@ class RunningConsole:
         """Wait until a page has a text in it: samples are taken now and then."""
         viewer = self.viewer()
         wait_until(lambda: text in viewer.get(path).words, 30, f"{path} has no {text!r}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium, which the package index does not have."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert program, "these tests need chromium: `apt install chromium` on Debian and Ubuntu"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=BROWSER_ARGUMENTS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="module")

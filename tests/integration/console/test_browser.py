@@ -1,12 +1,11 @@
 """Every page of the console in a real browser: no error, nothing refused, nothing too wide."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from playwright.sync_api import Error as BrowserError
 
 from headrace import Admin, Producer, TopicPartition
@@ -20,12 +19,6 @@ from headrace.testing.time_limits import scaled
 from tests.integration.console.conftest import RunningConsole
 from tests.support import BrokerProcess
 
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-]
 # Names that would run, hide or stretch a page if they could.
 GROUP = "<img src=x onerror=alert(1)>\u202e" + "long" * 40
 PAGES = (
@@ -36,6 +29,8 @@ PAGES = (
     "/topics?q=nothing",
     "/new-topic",
     "/topics/orders",
+    "/topics/orders/messages",
+    "/topics/orders/produce",
     "/topics/orders/settings?edit=retention.ms",
     "/topics/orders/replicas",
     "/topics/orders/delete",
@@ -51,17 +46,6 @@ PAGES = (
     "/roles",
     "/quotas",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's chromium, which the package index does not have."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert program, "these tests need chromium: `apt install chromium` on Debian and Ubuntu"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -72,7 +72,7 @@ def secured(broker: Broker) -> Iterator[RunningConsole]:
         yield running
 
 
-def events(url: str, path: str, cookie: str = "") -> Iterator[tuple[str, Any]]:
+def events(url: str, path: str, cookie: str = "") -> Generator[tuple[str, Any], None, None]:
     """The events of a stream, up to its end."""
     place = urlsplit(url)
     assert place.hostname is not None

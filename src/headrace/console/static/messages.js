@@ -107,7 +107,7 @@ async function copy(content, button) {
 
 // -- streams
 
-function run(url, { onRecords, onProgress, ended, lost }) {
+function run(url, { onReady, onRecords, onProgress, ended, lost }) {
   const progress = document.getElementById("progress");
   const status = document.getElementById("status");
   const stop = document.getElementById("stop");
@@ -124,6 +124,7 @@ function run(url, { onRecords, onProgress, ended, lost }) {
 
   stop.hidden = false;
   stop.onclick = () => close(`${status.textContent} · stopped`);
+  events.addEventListener("ready", () => onReady?.(status));
   events.addEventListener("records", (event) => onRecords(JSON.parse(event.data), status));
   events.addEventListener("progress", (event) => onProgress?.(JSON.parse(event.data), progress, status));
   events.addEventListener("end", (event) => close(ended(JSON.parse(event.data).reason, status)));
@@ -164,8 +165,10 @@ function follow(button) {
   let skipped = 0;
   button.hidden = true;
   document.getElementById("nothing")?.remove();
-  document.getElementById("status").textContent = "waiting for new messages…";
+  document.getElementById("status").textContent = "looking for the end of the topic…";
   run(stream.dataset.tail, {
+    // What is written before this may be missed.
+    onReady(status) { status.textContent = "following: new messages come by themselves"; },
     onRecords(found, status) {
       seen += found.records.length;
       skipped += found.skipped;
@@ -178,7 +181,7 @@ function follow(button) {
   });
 }
 
-offerCopies(list);
+if (list) offerCopies(list);
 if (stream) {
   const button = document.getElementById("follow");
   button.hidden = false;
