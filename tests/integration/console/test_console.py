@@ -1,11 +1,13 @@
 """The console beside a real broker: who may ask, what every answer has, and its process."""
 
 import re
+import ssl
 import subprocess
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from headrace.cli.certificate_authority import CertificateAuthority
 from headrace.testing.time_limits import scaled
 from tests.integration.console.conftest import RunningConsole
 from tests.support import BrokerProcess, headrace_command
@@ -83,3 +85,42 @@ def test_other_machines_are_not_served_without_sign_in_or_tls(
     )
     assert ended.returncode == 2
     assert "without a sign-in" in ended.stderr
+
+
+def test_over_tls_cookies_are_for_tls_only(shared_broker: BrokerProcess, tmp_path: Path) -> None:
+    authority = CertificateAuthority.create(tmp_path)
+    # One file has both the key and the certificate.
+    file = str(authority.issue_broker("console", ["localhost"]))
+    command = [headrace_command(), "console", "-b", shared_broker.address]
+    with subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0", "--ssl-certfile", file, "--ssl-keyfile", file],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        found = re.search(r"console at https://127\.0\.0\.1:(\d+)/\n", process.stdout.readline())
+        assert found is not None
+        context = ssl.create_default_context(cafile=authority.certificate_path)
+        connection = HTTPSConnection("localhost", int(found[1]), context=context)
+        connection.request("GET", "/")
+        cookie = connection.getresponse().getheader("set-cookie", "")
+        connection.close()
+        process.terminate()
+        process.wait(scaled(20))
+    assert "Secure" in cookie and "HttpOnly" in cookie
+
+
+def test_a_certificate_that_cannot_be_used_is_a_wrong_setting(
+    shared_broker: BrokerProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "no-certificate.pem"
+    file.write_text("nothing")
+    command = [headrace_command(), "console", "-b", shared_broker.address, "--listen"]
+    ended = subprocess.run(
+        [*command, "127.0.0.1:0", "--ssl-certfile", str(file), "--ssl-keyfile", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "certificate or key of the console cannot be used" in ended.stderr
