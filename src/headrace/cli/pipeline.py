@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,6 +134,11 @@ def _renamed(found: Pipeline, name: str) -> Pipeline:
     is_flag=True,
     help="Go on with a checkpoint though the query was another one when it was made.",
 )
+@click.option(
+    "--metrics-listen",
+    metavar="HOST:PORT",
+    help="Serve the metrics of the run to Prometheus, at http://HOST:PORT/metrics.",
+)
 @click.option("--verbose", is_flag=True, help="Show what Spark logs.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @name_option
@@ -144,6 +150,7 @@ def run(
     available_now: bool,
     settings: tuple[tuple[str, str], ...],
     allow_changes: bool,
+    metrics_listen: str | None,
     verbose: bool,
     quiet: bool,
     name: str | None,
@@ -159,15 +166,24 @@ def run(
     found = load_pipeline(file, name, bootstrap)
     from headrace.pipelines.run import runner  # noqa: PLC0415 - only with a pipeline to run
     from headrace.pipelines.run.queries import StopRequest  # noqa: PLC0415
+    from headrace.pipelines.run.run_metrics import RunMetrics  # noqa: PLC0415
 
-    stop = StopRequest()
-    with display(found.name, shown=not quiet) as screen:
+    stop, metrics = StopRequest(), RunMetrics()
+    with ExitStack() as stack:
+        if metrics_listen is not None:
+            stack.enter_context(metrics.served(metrics_listen))
+        screen = stack.enter_context(display(found.name, shown=not quiet))
+
+        def on_progress(progress: RunState) -> None:
+            metrics.show(progress)
+            screen.show(progress)
+
         state = runner.run(
             found,
             master=master,
             available_now=available_now,
             config=config,
-            on_progress=screen.show,
+            on_progress=on_progress,
             on_warning=screen.warn,
             stop=stop,
             allow_changes=allow_changes,

@@ -91,6 +91,8 @@ class QueryProgress:
     lag: int | None = None
     remaining: int | None = None
     waiting_for: str | None = None
+    state_rows: int | None = None
+    restarts: int = 0
     positions: Positions = field(default_factory=dict)
 
     @property
@@ -132,6 +134,10 @@ class ProgressTally:
         """Note that the query waits for `reason`, or with None continues."""
         self.progress = replace(self.progress, waiting_for=reason)
 
+    def restarted(self) -> None:
+        """Count a restart after a failure."""
+        self.progress = replace(self.progress, restarts=self.progress.restarts + 1)
+
     def end(self) -> None:
         """Note that the query has ended."""
         self.progress = replace(self.progress, active=False, waiting_for=None)
@@ -159,7 +165,10 @@ class ProgressTally:
     def _batch(self, report: Mapping[str, Any]) -> dict[str, Any]:
         out = rows_out(report)
         took_ms = report["durationMs"].get("triggerExecution", 0)
+        operators = report.get("stateOperators") or ()
+        state_rows = sum(operator.get("numRowsTotal", 0) for operator in operators)
         return {
+            "state_rows": state_rows if operators else None,
             "batch": report["batchId"],
             "batches": self.progress.batches + 1,
             "rows_in": self.progress.rows_in + report["numInputRows"],

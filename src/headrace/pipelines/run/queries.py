@@ -380,6 +380,7 @@ class PipelineRun:
             raise failure
         self._on_warning(f"{failure}; trying again")
         running.restarts += 1
+        running.tally.restarted()
         running.query = running.begin()
         return True
 
