@@ -30,6 +30,7 @@ VALUE = bytes(100)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(3, config=CONFIG) as cluster:
+        cluster.create_topic("orders", partitions=3, replication_factor=3)
         yield cluster
 
 
@@ -58,7 +59,7 @@ def shown(cluster: Cluster, name: str, **labels: str) -> float:
 
 
 def test_traffic_of_known_numbers_is_counted(cluster: Cluster) -> None:
-    topic = cluster.create_topic("orders", partitions=3, replication_factor=3)
+    topic = "orders"
     with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
         for number in range(RECORDS):
             producer.send(topic, VALUE, partition=number % 3, timestamp_ms=1_000_000_000_000)
@@ -148,12 +149,12 @@ def test_a_client_of_librdkafka_pushes_its_metrics(cluster: Cluster) -> None:
 
 
 def test_the_loss_of_a_broker_is_counted_by_the_others(cluster: Cluster) -> None:
-    before = Scrapes(cluster)
     leaders_lost = cluster.leader_of("orders")
     cluster.broker(leaders_lost).kill()
     wait_until(lambda: shown(cluster, "under_replicated_partitions") >= 3, 60, "the ISRs shrank")
     lost = Scrapes(cluster)
-    assert lost.sum("isr_shrinks_total") > before.sum("isr_shrinks_total") - 3
+    # Each of the three partitions has lost one of its replicas, and the lost broker counts no more.
+    assert lost.sum("isr_shrinks_total") >= 3
     assert lost.sum("leader_elections_total") > 0
     assert lost.sum("cluster_brokers", state="fenced") == 1
     cluster.broker(leaders_lost).start()
