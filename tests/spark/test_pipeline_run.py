@@ -55,6 +55,10 @@ ORDERS_PIPELINE = """
 """
 
 
+# Two have the same mistake, in different values.
+BAD = (b"{bad", b'{"order_id": 1, "cents": "a"}', b'{"order_id": 2, "cents": "is no b"}')
+
+
 def order(number: int, minute: str) -> dict[str, object]:
     region = "north" if number % 2 else "south"
     at = f"2026-01-01T{minute}:00Z"
@@ -70,7 +74,7 @@ def test_orders_are_counted_kept_and_sorted_out(
     for topic in ("run-totals", "run-dead"):
         spark_broker.create_topic(topic)
     orders = [order(number, MINUTES[number % 3]) for number in range(30)]
-    send(spark_broker, "run-orders", [*orders, orders[0], b"{bad", order(99, "11:00")])
+    send(spark_broker, "run-orders", [*orders, orders[0], *BAD, order(99, "11:00")])
     seen: list[RunState] = []
 
     state = run_now(path, on_progress=seen.append)
@@ -78,11 +82,23 @@ def test_orders_are_counted_kept_and_sorted_out(
     assert state.phase is RunPhase.FINISHED
     rows = {query.name: (query.rows_in, query.rows_out, query.lag) for query in state.queries}
     assert rows == {
-        "totals": (33, 6, 0),
-        "lake": (33, 32, 0),
-        "dead-letters-orders": (33, 1, 0),
+        "totals": (35, 6, 0),
+        "lake": (35, 32, 0),
+        "dead-letters-orders": (35, 3, 0),
     }
     assert [query.fraction for query in state.queries] == [1, 1, 1]
+    reasons = {query.name: query.reasons for query in state.queries if query.reasons}
+    assert reasons == {"dead-letters-orders": {"not JSON": 1, "cents is no BIGINT": 2}}
+    for progress in state.queries:
+        assert sum(batch.rows_in for batch in progress.recent) == progress.rows_in
+        assert progress.recent[-1].batch == progress.batch
+    assert [node.id for node in state.graph.nodes if node.kind != "step"] == [
+        "source orders",
+        "source regions",
+        "sink totals",
+        "sink lake",
+        "dead-letters-orders",
+    ]
     expected = Counter((entry["region"], entry["at"]) for entry in orders)
     totals = [json.loads(row.value or b"") for row in received(spark_broker, "run-totals")]
     assert {
@@ -92,9 +108,10 @@ def test_orders_are_counted_kept_and_sorted_out(
     assert {(row.order_id, row.country) for row in lake.collect()} == {
         (number, "se" if number % 2 else "it") for number in (*range(30), 99)
     }
-    [dead] = received(spark_broker, "run-dead")
+    letters = received(spark_broker, "run-dead")
+    [dead] = [letter for letter in letters if letter.value == b"{bad"]
     headers = {name: (value or b"").decode() for name, value in dead.headers}
-    assert dead.value == b"{bad"
+    assert len(letters) == len(BAD)
     assert (headers["headrace.pipeline"], headers["headrace.source"]) == ("run-orders", "orders")
     assert list(dict.fromkeys(entry.phase for entry in seen)) == [
         RunPhase.STARTING,
@@ -104,9 +121,9 @@ def test_orders_are_counted_kept_and_sorted_out(
     with Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         for query in rows:
             group = admin.describe_group(f"run-orders.{query}")
-            [progress] = admin.group_progress([group]).values()
-            assert sum(entry.lag or 0 for entry in progress) == 0
-            assert sum(entry.committed_offset or 0 for entry in progress) == 33
+            [positions] = admin.group_progress([group]).values()
+            assert sum(entry.lag or 0 for entry in positions) == 0
+            assert sum(entry.committed_offset or 0 for entry in positions) == 35
 
     # Later runs go on, a reset query begins where it is told.
     pipeline = load(path)

@@ -24,7 +24,7 @@ from headrace.cli.options import (
 )
 from headrace.cli.output import counted, print_json
 from headrace.cli.partitions import parse_time_ms
-from headrace.cli.pipeline_display import display, print_queries
+from headrace.cli.pipeline_display import display, print_queries, print_run
 from headrace.errors import ConfigError, HeadraceError
 from headrace.pipelines.locations import notes_directory
 from headrace.pipelines.run.checkpoints import (
@@ -225,7 +225,7 @@ def status(file: Path, name: str | None, as_json: bool) -> None:
         click.echo(f"pipeline {found.name} has not been run here")
     else:
         click.echo(_headline(state))
-        print_queries(state)
+        print_run(state)
 
 
 def _headline(state: RunState) -> str:

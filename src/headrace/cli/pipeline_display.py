@@ -13,6 +13,7 @@ from headrace.cli.output import print_table
 from headrace.cli.terminal_text import printable
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.run_state import RunPhase, RunState
+from headrace.pipelines.spec.part_graph import PartGraph
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -41,6 +42,60 @@ def print_queries(state: RunState, *, err: bool = False) -> None:
     for query in state.queries:
         if query.waiting_for is not None and not state.phase.over:
             click.echo(f"{query.name} waits: {printable(query.waiting_for)}", err=err)
+
+
+_BATCHES_SHOWN = 3
+_REASONS_SHOWN = 5
+
+
+def print_run(state: RunState) -> None:
+    """A run for `status`: its parts, the table of its queries, their newest batches, and their
+    dead letters by reason.
+    """
+    for line in graph_lines(state.graph):
+        click.echo(printable(line))
+    print_queries(state)
+    batches = [
+        (query, batch) for query in state.queries for batch in query.recent[-_BATCHES_SHOWN:]
+    ]
+    if batches:
+        click.echo()
+        print_table(
+            ["LAST BATCHES", "BATCH", "STARTED", "ROWS IN", "ROWS OUT", "TIME"],
+            [
+                (
+                    query.name,
+                    str(batch.batch),
+                    batch.started,
+                    f"{batch.rows_in:,}",
+                    "" if batch.rows_out is None else f"{batch.rows_out:,}",
+                    seconds_text(batch.batch_ms),
+                )
+                for query, batch in batches
+            ],
+        )
+    reasons = [
+        (query.name, f"{count:,}", reason)
+        for query in state.queries
+        for reason, count in sorted(query.reasons.items(), key=lambda each: -each[1])[
+            :_REASONS_SHOWN
+        ]
+    ]
+    if reasons:
+        click.echo()
+        print_table(["DEAD LETTERS", "RECORDS", "REASON"], reasons)
+
+
+def graph_lines(graph: PartGraph) -> list[str]:
+    """A line for each part: what it is, and what it reads."""
+    readers: dict[str, list[str]] = {}
+    for source, target in graph.edges:
+        readers.setdefault(target, []).append(source.partition(" ")[2])
+    return [
+        f"  {node.kind} {node.name}: {node.detail}"
+        + (f", from {', '.join(readers[node.id])}" if node.id in readers else "")
+        for node in graph.nodes
+    ]
 
 
 def rows_out_text(query: QueryProgress) -> str:

@@ -14,10 +14,11 @@ import pytest
 from headrace.cli.interrupts import INTERRUPTED
 from headrace.cli.pipeline_display import ProgressBars, ProgressLines, line_of, seconds_text
 from headrace.pipelines.run.errors import PipelineFailed
-from headrace.pipelines.run.progress import QueryProgress
+from headrace.pipelines.run.progress import BatchProgress, QueryProgress
 from headrace.pipelines.run.queries import StopRequest
 from headrace.pipelines.run.run_state import RunPhase, RunState, locked, new_state, write_state
 from headrace.pipelines.spec.model import Pipeline
+from headrace.pipelines.spec.part_graph import PartGraph, PartNode
 from tests.unit.cli.invoking import document, invoke
 
 LAKE = QueryProgress(
@@ -127,6 +128,43 @@ def test_status_of_a_run(file: Path, notes: Path) -> None:
         "lake   5        1,234    1,200     100     3.0 s       7",
         "other  0        0        0",
     ]
+
+
+def test_status_shows_parts_batches_and_dead_letters_by_reason(file: Path, notes: Path) -> None:
+    recent = tuple(
+        BatchProgress(n, f"2026-01-31T10:00:0{n}.000Z", 10 + n, None, 100 * n) for n in range(5)
+    )
+    reasons = {"not JSON": 7, "a\x1b[2J is no INT": 1200, **{f"r{n}": 1 for n in range(9)}}
+    letters = QueryProgress("dead-letters-orders", reasons=reasons)
+    graph = PartGraph(
+        (
+            PartNode("source orders", "source", "orders", "topic orders", ("orders",)),
+            PartNode("sink lake", "sink", "lake", "parquet files in lake"),
+        ),
+        (("source orders", "sink lake"),),
+    )
+    state = a_state(RunPhase.FINISHED, graph=graph)
+    write_state(notes, replace(state, queries=(replace(LAKE, recent=recent), letters)))
+    lines = invoke("pipeline", "status", str(file)).stdout.splitlines()
+    assert lines[1:3] == [
+        "  source orders: topic orders",
+        "  sink lake: parquet files in lake, from orders",
+    ]
+    shown = lines[lines.index("") + 1 :]
+    assert [line.split()[:4] for line in shown[1:4]] == [
+        ["lake", str(n), f"2026-01-31T10:00:0{n}.000Z", str(10 + n)] for n in (2, 3, 4)
+    ]
+    assert shown[4:8] == [
+        "",
+        "DEAD LETTERS         RECORDS  REASON",
+        "dead-letters-orders  1,200    a\\x1b[2J is no INT",
+        "dead-letters-orders  7        not JSON",
+    ]
+    assert len(shown) == 11, "the five most frequent reasons"
+    found = document(invoke("pipeline", "status", str(file), "--json"))
+    assert found["graph"]["edges"] == [["source orders", "sink lake"]]
+    assert len(found["queries"][0]["recent"]) == 5
+    assert found["queries"][1]["reasons"]["not JSON"] == 7
 
 
 def test_status_of_runs_that_are_over(file: Path, notes: Path) -> None:

@@ -14,6 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
 
 from headrace.pipelines.frames.errors import DecodeError, blaming
+from headrace.pipelines.run.progress import (
+    DEAD_LETTERS_METRIC,
+    DEAD_LETTERS_REASONS,
+    REASONS_MAX,
+)
 from headrace.pipelines.spec.model import BuildError, Decode, OnError, Pipeline, TopicSource
 
 # JSON and CSV values decoded by Spark's own parsers, with a reason for each misfit.
@@ -207,8 +212,20 @@ KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "t
 HEADERS = "headers"
 HEADER_PREFIX = "headrace."
 
+_KINDS_TRACKED = 1024
+_KIND_CHARACTERS = 100
+# Reasons quote values; the kind of a reason leaves them out.
+_QUOTING_REASONS = {
+    r"(?s)^([^:]+): .* is no (\S+)$": "$1 is no $2",
+    r"(?s)^not of the schema: .*$": "not of the schema",
+    r"^its first byte is 0x[0-9a-f]{2}, and 0x00 in": "its first byte is not 0x00 as in",
+    r"^written with schema -?\d+, which": "written with a schema which",
+    r"^\d+ bytes follow": "bytes follow",
+}
+
 _ATTEMPT = "_headrace_attempt"
 _REASON = "_headrace_reason"
+_KIND = "_headrace_reason_kind"
 _SCHEMA_FORM = 'write the schema as "id BIGINT, at TIMESTAMP"'
 _OURS = ("mode", "columnNameOfCorruptRecord")
 
@@ -268,7 +285,7 @@ def good_rows(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> Da
 
 def dead_letters(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> DataFrame:
     """The undecodable records: original key and value, with the reason and the origin added to the
-    headers. `records` has DEAD_LETTER_COLUMNS.
+    headers. `records` has DEAD_LETTER_COLUMNS. Each batch counts them by kind of reason.
     """
     origin = {
         "reason": F.col(_REASON),
@@ -289,7 +306,18 @@ def dead_letters(pipeline: Pipeline, source: TopicSource, records: DataFrame) ->
         lambda header: ~header["key"].startswith(HEADER_PREFIX),
     )
     bad = _attempts(records, format_of(source)).where(F.col(_REASON).isNotNull())
+    bad = bad.withColumn(_KIND, reason_kind(F.col(_REASON)))
+    # Exact as long as a batch has fewer kinds than are tracked, and bounded in any case.
+    counts = F.expr(f"approx_top_k({_KIND}, {REASONS_MAX}, {_KINDS_TRACKED})")
+    bad = bad.observe(DEAD_LETTERS_METRIC, counts.alias(DEAD_LETTERS_REASONS))
     return bad.select("key", "value", F.concat(own, F.array(*added)).alias(HEADERS))
+
+
+def reason_kind(reason: Column) -> Column:
+    """The reason without what it quotes of the value, so that equal mistakes count as one."""
+    for pattern, kind in _QUOTING_REASONS.items():
+        reason = F.regexp_replace(reason, pattern, kind)
+    return F.substring(reason, 1, _KIND_CHARACTERS)
 
 
 def format_of(source: TopicSource) -> ValueFormat:

@@ -66,6 +66,25 @@ def distance(start: Positions, end: Positions) -> int:
 # The metric and its column by which a query counts the rows for its sink.
 OUTPUT_METRIC = "headrace_output"
 OUTPUT_ROWS = "rows"
+# The metric and its column by which a query of dead letters counts their reasons.
+DEAD_LETTERS_METRIC = "headrace_dead_letters"
+DEAD_LETTERS_REASONS = "reasons"
+
+# What the state of a run keeps of each query: its newest batches and its first reasons.
+BATCHES_KEPT = 20
+REASONS_MAX = 20
+OTHER_REASONS = "(other)"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One finished batch. `started` is ISO 8601 in UTC; `rows_out` is None if not counted."""
+
+    batch: int
+    started: str
+    rows_in: int
+    rows_out: int | None
+    batch_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +95,9 @@ class QueryProgress:
     of the topics, the second to the query's own end if it only reads the records present at its
     start. `rows_out` is None if the sink does not report it. `rows_per_second` and `batch_ms` are
     those of the last batch, `busy_ms` is the total time of all batches. `waiting_for` is the reason
-    why the query is paused at the moment.
+    why the query is paused at the moment. `recent` has the newest batches, oldest first, and
+    `reasons` the dead letters of the run by kind of reason. `reported` is the start of the newest
+    trigger that Spark reported, ISO 8601 in UTC.
     """
 
     name: str
@@ -93,6 +114,9 @@ class QueryProgress:
     waiting_for: str | None = None
     state_rows: int | None = None
     restarts: int = 0
+    recent: tuple[BatchProgress, ...] = ()
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    reported: str = ""
     positions: Positions = field(default_factory=dict)
 
     @property
@@ -153,6 +177,7 @@ class ProgressTally:
             "lag": lag(ends, latest),
             "remaining": None if self._targets is None else distance(at, self._targets),
             "positions": at,
+            "reported": str(report.get("timestamp", "")),
         }
         # Spark also reports now and then when there was no data.
         if "addBatch" in report["durationMs"]:
@@ -167,7 +192,16 @@ class ProgressTally:
         took_ms = report["durationMs"].get("triggerExecution", 0)
         operators = report.get("stateOperators") or ()
         state_rows = sum(operator.get("numRowsTotal", 0) for operator in operators)
+        batch = BatchProgress(
+            report["batchId"],
+            str(report.get("timestamp", "")),
+            report["numInputRows"],
+            out,
+            took_ms,
+        )
         return {
+            "recent": (*self.progress.recent, batch)[-BATCHES_KEPT:],
+            "reasons": with_reasons(self.progress.reasons, reasons_of(report)),
             "state_rows": state_rows if operators else None,
             "batch": report["batchId"],
             "batches": self.progress.batches + 1,
@@ -186,3 +220,18 @@ def rows_out(report: Mapping[str, Any]) -> int | None:
         return int(counted)
     observed = (report.get("observedMetrics") or {}).get(OUTPUT_METRIC)
     return None if observed is None else int(observed[OUTPUT_ROWS])
+
+
+def reasons_of(report: Mapping[str, Any]) -> dict[str, int]:
+    """The dead letters of a batch by kind of reason, as its query counted them."""
+    counted = (report.get("observedMetrics") or {}).get(DEAD_LETTERS_METRIC) or {}
+    return {entry["item"]: entry["count"] for entry in counted.get(DEAD_LETTERS_REASONS) or ()}
+
+
+def with_reasons(known: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """Both counts together. Reasons beyond the bound count as one."""
+    summed = dict(known)
+    for reason, count in more.items():
+        name = reason if reason in summed or len(summed) < REASONS_MAX else OTHER_REASONS
+        summed[name] = summed.get(name, 0) + count
+    return summed

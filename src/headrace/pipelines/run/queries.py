@@ -31,6 +31,7 @@ from headrace.pipelines.spec.model import (
     TopicSource,
     Trigger,
 )
+from headrace.pipelines.spec.part_graph import graph_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -266,7 +267,10 @@ class PipelineRun:
         self._queries: list[_RunningQuery] = []
         self._written_at = 0.0
         self.state = new_state(
-            pipeline.name, master=settings.master, available_now=settings.available_now
+            pipeline.name,
+            master=settings.master,
+            available_now=settings.available_now,
+            graph=graph_of(pipeline),
         )
 
     @contextmanager

@@ -6,6 +6,7 @@ Rule: a request reads the state that the run published last; nothing of it touch
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from headrace.errors import ConfigError
@@ -33,6 +34,13 @@ PHASE = Family(
     ("pipeline", "phase"),
 )
 
+DEAD_LETTERS = Family(
+    "headrace_pipeline_dead_letters_total",
+    Kind.COUNTER,
+    "Dead letters by kind of reason, 20 kinds and `(other)` at most.",
+    ("pipeline", "query", "reason"),
+)
+
 QUERY_FAMILIES: dict[Family, Callable[[QueryProgress], float | None]] = {
     _counter("rows_in", "Rows that a query read."): lambda query: query.rows_in,
     _counter(
@@ -51,6 +59,10 @@ QUERY_FAMILIES: dict[Family, Callable[[QueryProgress], float | None]] = {
     _gauge("state_rows", "Rows in the state of aggregations, joins and the like."): (
         lambda query: query.state_rows
     ),
+    _gauge(
+        "last_report_timestamp_seconds",
+        "When the newest trigger began that Spark reported, in seconds since 1970.",
+    ): lambda query: datetime.fromisoformat(query.reported).timestamp() if query.reported else None,
     _gauge("active", "1 while a query runs."): lambda query: int(query.active),
     _gauge("waiting", "1 while a query waits, for its brokers say."): (
         lambda query: int(query.waiting_for is not None)
@@ -78,7 +90,15 @@ def registry_of(state: Callable[[], RunState | None]) -> Registry:
 
         return samples
 
+    def dead_letters() -> Samples:
+        now = state()
+        for query in () if now is None else now.queries:
+            for reason, count in query.reasons.items():
+                if now is not None:
+                    yield (now.pipeline, query.name, reason), count
+
     registry.samples(PHASE, phases)
+    registry.samples(DEAD_LETTERS, dead_letters)
     for family, read in QUERY_FAMILIES.items():
         registry.samples(family, sampler(read))
     return registry

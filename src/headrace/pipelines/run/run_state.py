@@ -11,20 +11,21 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
 from headrace.errors import HeadraceError
-from headrace.pipelines.run.progress import QueryProgress
+from headrace.pipelines.run.progress import BatchProgress, QueryProgress
+from headrace.pipelines.spec.part_graph import PartGraph, PartNode
 
 _STATE_FILE = "state.json"
 _LOCK_FILE = "lock"
 # A command that only tests the lock holds it for a moment itself.
 _LOCK_PATIENCE_S = 0.3
-_QUERY_FIELDS = [field.name for field in fields(QueryProgress) if field.name != "positions"]
+_QUERY_FIELDS = [each.name for each in fields(QueryProgress) if each.name != "positions"]
 
 
 class AlreadyRunning(HeadraceError):
@@ -62,9 +63,12 @@ class RunState:
     available_now: bool = False
     error: str | None = None
     queries: tuple[QueryProgress, ...] = ()
+    graph: PartGraph = field(default_factory=PartGraph)
 
 
-def new_state(pipeline: str, *, master: str, available_now: bool) -> RunState:
+def new_state(
+    pipeline: str, *, master: str, available_now: bool, graph: PartGraph | None = None
+) -> RunState:
     """The state of a run that this process begins now."""
     now = now_text()
     return RunState(
@@ -75,6 +79,7 @@ def new_state(pipeline: str, *, master: str, available_now: bool) -> RunState:
         now,
         master=master,
         available_now=available_now,
+        graph=graph or PartGraph(),
     )
 
 
@@ -86,16 +91,45 @@ def now_text() -> str:
 def to_document(state: RunState) -> dict[str, Any]:
     """The state as a JSON document."""
     plain = {
-        field.name: getattr(state, field.name) for field in fields(state) if field.name != "queries"
+        each.name: getattr(state, each.name)
+        for each in fields(state)
+        if each.name not in ("queries", "graph")
     }
-    queries = [{name: getattr(query, name) for name in _QUERY_FIELDS} for query in state.queries]
-    return {**plain, "phase": state.phase.value, "queries": queries}
+    return {
+        **plain,
+        "phase": state.phase.value,
+        "queries": [_query_document(query) for query in state.queries],
+        "graph": asdict(state.graph),
+    }
+
+
+def _query_document(query: QueryProgress) -> dict[str, Any]:
+    plain = {name: getattr(query, name) for name in _QUERY_FIELDS}
+    recent = [asdict(batch) for batch in query.recent]
+    return {**plain, "recent": recent, "reasons": dict(query.reasons)}
 
 
 def from_document(document: dict[str, Any]) -> RunState:
-    """The inverse of `to_document`; KeyError or TypeError for any other document."""
-    queries = tuple(QueryProgress(**query) for query in document["queries"])
-    return RunState(**{**document, "phase": RunPhase(document["phase"]), "queries": queries})
+    """The inverse of `to_document`; KeyError or TypeError for any other document.
+
+    A run of an earlier version wrote no graph and no batches.
+    """
+    queries = tuple(
+        QueryProgress(
+            **{
+                **query,
+                "recent": tuple(BatchProgress(**batch) for batch in query.get("recent", ())),
+            }
+        )
+        for query in document["queries"]
+    )
+    drawn = document.get("graph", {"nodes": (), "edges": ()})
+    graph = PartGraph(
+        tuple(PartNode(**{**node, "topics": tuple(node["topics"])}) for node in drawn["nodes"]),
+        tuple((source, target) for source, target in drawn["edges"]),
+    )
+    phase = RunPhase(document["phase"])
+    return RunState(**{**document, "phase": phase, "queries": queries, "graph": graph})
 
 
 def write_state(directory: Path, state: RunState) -> None:

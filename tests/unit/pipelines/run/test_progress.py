@@ -3,6 +3,10 @@ from typing import Any
 import pytest
 
 from headrace.pipelines.run.progress import (
+    BATCHES_KEPT,
+    OTHER_REASONS,
+    REASONS_MAX,
+    BatchProgress,
     ProgressTally,
     QueryProgress,
     distance,
@@ -25,16 +29,22 @@ def report(
     ran: bool = True,
     out: int | None = -1,
     observed: int | None = None,
+    reasons: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     """What Spark says of a batch, as far as anybody reads it."""
+    metrics: dict[str, Any] = {} if observed is None else {"headrace_output": {"rows": observed}}
+    if reasons is not None:
+        counted = [{"item": reason, "count": count} for reason, count in reasons.items()]
+        metrics["headrace_dead_letters"] = {"reasons": counted}
     return {
         "batchId": batch,
+        "timestamp": f"2026-01-31T10:00:{batch % 60:02}.000Z",
         "numInputRows": rows,
         "processedRowsPerSecond": rows / 2,
         "durationMs": {"triggerExecution": 2000, **({"addBatch": 1900} if ran else {})},
         "sources": [{"startOffset": None, "endOffset": end, "latestOffset": latest}],
         "sink": {"numOutputRows": out},
-        "observedMetrics": {} if observed is None else {"headrace_output": {"rows": observed}},
+        "observedMetrics": metrics,
     }
 
 
@@ -121,3 +131,26 @@ def test_a_source_that_does_not_say_where_it_is_stays_where_it_was() -> None:
     assert tally.progress.positions == {A0: 10}
     tally.end()
     assert not tally.progress.active
+
+
+def test_the_newest_batches_are_kept_up_to_a_bound() -> None:
+    tally = ProgressTally("lake", bounded=False)
+    for number in range(BATCHES_KEPT + 5):
+        tally.add([report(number, {"a": {"0": 1}}, {"a": {"0": 1}}, rows=number, out=1)])
+        tally.add([report(number + 1, {"a": {"0": 1}}, {"a": {"0": 1}}, ran=False)])
+    found = tally.progress.recent
+    assert [batch.batch for batch in found] == list(range(5, BATCHES_KEPT + 5))
+    assert found[0] == BatchProgress(5, "2026-01-31T10:00:05.000Z", 5, 1, 2000)
+    assert tally.progress.reported == "2026-01-31T10:00:25.000Z", "a trigger without data counts"
+
+
+def test_dead_letters_are_summed_by_reason_and_the_reasons_are_bounded() -> None:
+    tally = ProgressTally("dead-letters-orders", bounded=False)
+    tally.add([report(0, None, None, reasons={"not JSON": 2, "id is no BIGINT": 1})])
+    tally.add([report(1, None, None, reasons={"not JSON": 3})])
+    tally.add([report(2, None, None)])
+    assert tally.progress.reasons == {"not JSON": 5, "id is no BIGINT": 1}
+    tally.add([report(3, None, None, reasons={f"f{n} is no INT": 1 for n in range(50)})])
+    assert len(tally.progress.reasons) == REASONS_MAX + 1
+    assert tally.progress.reasons[OTHER_REASONS] == 50 + 2 - REASONS_MAX
+    assert sum(tally.progress.reasons.values()) == 56

@@ -10,7 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.errors import ConfigError
 from headrace.pipelines.run.progress import ProgressTally, QueryProgress
-from headrace.pipelines.run.run_metrics import PHASE, QUERY_FAMILIES, RunMetrics
+from headrace.pipelines.run.run_metrics import (
+    DEAD_LETTERS,
+    PHASE,
+    QUERY_FAMILIES,
+    RunMetrics,
+)
 from headrace.pipelines.run.run_state import RunPhase, new_state
 from headrace.testing.time_limits import scaled
 from tests.unit.pipelines.run.test_progress import report
@@ -36,6 +41,7 @@ def test_the_published_state_of_a_run_is_served() -> None:
     with metrics.served("127.0.0.1:0") as url:
         assert samples(url) == {}
         waiting = QueryProgress("dead-letters-raw", rows_out=2, waiting_for="brokers", restarts=1)
+        waiting = replace(waiting, reasons={"not JSON": 2}, reported="1970-01-01T00:01:00.500Z")
         metrics.show(replace(state, phase=RunPhase.RUNNING, queries=(QUERY, waiting)))
         found = samples(url)
         with pytest.raises(urllib.error.HTTPError):
@@ -50,6 +56,8 @@ def test_the_published_state_of_a_run_is_served() -> None:
     assert found[f"{name}lag_records orders to-lake"] == 7
     assert found[f"{name}waiting orders dead-letters-raw"] == 1
     assert found[f"{name}restarts_total orders dead-letters-raw"] == 1
+    assert found[f"{name}dead_letters_total orders dead-letters-raw not JSON"] == 2
+    assert found[f"{name}last_report_timestamp_seconds orders dead-letters-raw"] == 60.5
     assert f"{name}lag_records orders dead-letters-raw" not in found, "it is not known"
 
 
@@ -73,5 +81,5 @@ def test_rows_of_state_are_those_of_all_operators_and_restarts_are_counted() -> 
 
 def test_the_page_about_pipelines_has_every_metric() -> None:
     page = (Path(__file__).resolve().parents[4] / "docs" / "pipelines.md").read_text()
-    for family in (PHASE, *QUERY_FAMILIES):
+    for family in (PHASE, DEAD_LETTERS, *QUERY_FAMILIES):
         assert f"| `{family.name}` | {family.kind.value} | {family.help} |" in page

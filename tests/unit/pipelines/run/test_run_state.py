@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.pipelines.run.progress import QueryProgress
+from headrace.pipelines.run.progress import BatchProgress, QueryProgress
 from headrace.pipelines.run.run_state import (
     AlreadyRunning,
     RunPhase,
@@ -16,8 +16,11 @@ from headrace.pipelines.run.run_state import (
     locked,
     new_state,
     read_state,
+    to_document,
     write_state,
 )
+from headrace.pipelines.spec.part_graph import PartGraph, graph_of
+from tests.unit.pipelines.run.pipelines import orders_pipeline
 
 HOLDING = """
 import sys
@@ -31,9 +34,14 @@ with locked(Path(sys.argv[1]), "orders"):
 
 
 def test_a_state_reads_as_it_was_written(tmp_path: Path) -> None:
-    queries = (QueryProgress("lake", batches=3, rows_in=7, rows_out=None, lag=2),)
+    batch = BatchProgress(2, "2026-01-31T10:00:05.000Z", 7, None, 120)
+    queries = (
+        QueryProgress("lake", batches=3, rows_in=7, rows_out=None, lag=2, recent=(batch,)),
+        QueryProgress("dead-letters-orders", reasons={"not JSON": 3}),
+    )
+    graph = graph_of(orders_pipeline(tmp_path))
     state = replace(
-        new_state("orders", master="local[2]", available_now=True),
+        new_state("orders", master="local[2]", available_now=True, graph=graph),
         phase=RunPhase.FAILED,
         error="no disk; buy one",
         queries=queries,
@@ -43,6 +51,20 @@ def test_a_state_reads_as_it_was_written(tmp_path: Path) -> None:
     assert found is not None
     assert replace(found, updated=state.updated) == state
     assert found.pid == os.getpid()
+
+
+def test_a_state_of_an_earlier_version_has_no_graph_and_no_batches(tmp_path: Path) -> None:
+    state = replace(
+        new_state("orders", master="local", available_now=True), phase=RunPhase.FINISHED
+    )
+    document = to_document(replace(state, queries=(QueryProgress("lake"),)))
+    del document["graph"]
+    for name in ("recent", "reasons", "reported"):
+        del document["queries"][0][name]
+    (tmp_path / "state.json").write_text(json.dumps(document))
+    found = read_state(tmp_path)
+    assert found is not None
+    assert (found.graph, found.queries) == (PartGraph(), (QueryProgress("lake"),))
 
 
 def test_there_is_no_state_where_nothing_ran(tmp_path: Path) -> None:
