@@ -31,7 +31,7 @@ from headrace.storage.checkpoints import (
     has_meta_checksum,
 )
 from headrace.storage.disk_space import DiskSpace
-from headrace.storage.files import DirectoryLock, Files, ResourceShortage
+from headrace.storage.files import AccessDenied, DirectoryLock, Files, ResourceShortage
 from headrace.storage.log_start_offsets import (
     read_log_start_offsets,
     write_log_start_offsets,
@@ -104,14 +104,23 @@ class DataDirectory:
         self.room.open()
 
     def _make(self) -> None:
-        """Make the directory and its parents, durably."""
-        made, path = [], self.path
-        while not self._files.exists(path):
-            path = os.path.dirname(path) or "."
-            made.append(path)
+        """Make the directory and its parents, durably.
+
+        All parents are flushed as long as there is no `meta.properties`: an earlier start may have
+        made them and ended before they were.
+        """
         self._files.make_directory(self.path)
-        for parent in made:
-            self._files.sync_directory(parent)
+        if self._files.exists(f"{self.path}/{META_PROPERTIES}"):
+            return
+        path = self.path
+        while not self._files.is_mount_point(path):
+            parent = os.path.dirname(path) or "."
+            if parent == path:
+                break
+            # Whoever may not read a directory cannot flush it.
+            with suppress(AccessDenied):
+                self._files.sync_directory(parent)
+            path = parent
 
     def read_meta(self) -> None:
         """Read `meta.properties`; ConfigError if it is damaged and there is no copy."""

@@ -47,6 +47,10 @@ class FileMissing(StorageError):
     """The file or directory does not exist."""
 
 
+class AccessDenied(StorageError):
+    """The process has no right to the file or directory."""
+
+
 def storage_error(action: str, path: str, error: OSError) -> StorageError:
     """The StorageError for an OSError; its text names the action, the path and the cause."""
     cause = error.strerror or str(error)
@@ -54,6 +58,8 @@ def storage_error(action: str, path: str, error: OSError) -> StorageError:
         return DiskFull(f"cannot {action} {path}: {cause}; free some space on that disk")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return FileMissing(f"cannot {action} {path}: {cause}")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return AccessDenied(f"cannot {action} {path}: {cause}")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return TooManyOpenFiles(f"cannot {action} {path}: {cause}; raise the limit (`ulimit -n`)")
     return StorageError(f"cannot {action} {path}: {cause}")
@@ -233,6 +239,10 @@ class Files:
         except OSError as error:
             raise storage_error("inspect", path, error) from error
         return True
+
+    def is_mount_point(self, path: str) -> bool:
+        """Whether another disk, or a part of it, begins at a directory."""
+        return os.path.ismount(path)
 
     def modified_ms(self, path: str) -> int:
         """The time of the last write to a file, in milliseconds since 1970."""

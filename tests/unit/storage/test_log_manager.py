@@ -92,6 +92,33 @@ def test_logs_are_scanned_after_a_crash(open_manager: Open) -> None:
     assert again.logs[partition(0)].log_end_offset == 1
 
 
+def test_the_name_of_a_data_directory_is_flushed_by_the_start_after_one_that_failed(
+    tmp_path: Path, open_manager: Open
+) -> None:
+    """Else a loss of power takes the directory, with all that was flushed in it."""
+    failing = FaultyFiles()
+    failing.fail("sync_directory", tmp_path.name)
+    with pytest.raises(StorageError):
+        open_manager("new/data", files=failing)
+    assert (tmp_path / "new" / "data").is_dir()
+    healthy = FaultyFiles()
+    open_manager("new/data", files=healthy).close()
+    flushed = [path for name, path in healthy.operations if name == "sync_directory"]
+    assert flushed[:2] == [str(tmp_path / "new"), str(tmp_path)]
+    used = FaultyFiles()
+    open_manager("new/data", files=used)
+    assert ("sync_directory", str(tmp_path)) not in used.operations
+
+
+def test_a_data_directory_below_one_that_may_not_be_read_can_be_used(
+    tmp_path: Path, open_manager: Open
+) -> None:
+    (tmp_path / "data").mkdir()
+    files = FaultyFiles()
+    files.fail("sync_directory", tmp_path.name, errno.EACCES)
+    assert open_manager(files=files).directories[0].error is None
+
+
 def test_the_marker_is_durably_gone_before_a_log_is_opened(open_manager: Open) -> None:
     manager = open_manager()
     create(manager, 0)

@@ -441,6 +441,9 @@ class SimulatedFiles(Files):
         self._check()
         return self._disk.find(path) is not None
 
+    def is_mount_point(self, path: str) -> bool:
+        return False
+
     def modified_ms(self, path: str) -> int:
         node = self._node("inspect", path)
         return int(node.modified_s * 1000) if isinstance(node, FileNode) else 0
