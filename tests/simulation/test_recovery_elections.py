@@ -2,12 +2,17 @@
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from headrace import aio
+from headrace.broker.cluster import recovery_elections
 from headrace.client.admin.topics import NewTopic
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.recovery_elections import RecoveredPartition
 from headrace.testing.simulation.batches import batches_in
 from headrace.testing.simulation.hosts import Host, Simulation
 from headrace.testing.simulation.run import LogLines
@@ -202,3 +207,27 @@ def test_a_loss_of_power_on_all_machines_is_reported_for_each_partition() -> Non
         simulation.run(scenario(), time_max=300)
     for index in range(PARTITIONS):
         assert lines.report_loss(f"orders-{index}"), lines.lines
+
+
+def test_a_loss_is_reported_though_the_controller_ends_before_it_can_say_so() -> None:
+    """Seed 600447: cut off, it lost its office before it knew that its election was committed."""
+    simulation, lines = Simulation(5), LogLines()
+    cluster = SimulatedCluster(simulation)
+
+    async def scenario() -> None:
+        await create_and_fill(cluster)
+        for host in cluster.hosts:
+            cluster.take_down(host, power_loss=True)
+        for host in cluster.hosts:
+            cluster.bring_up(host)
+        assert await cluster.whole(60), cluster.missing()
+
+    with lines.caught(), patch.object(recovery_elections, "_log_outcomes", report_nothing):
+        simulation.run(scenario(), time_max=300)
+    for index in range(PARTITIONS):
+        assert lines.report_loss(f"orders-{index}"), lines.lines
+
+
+def report_nothing(outcomes: Sequence[RecoveredPartition]) -> None:
+    """Fail as a submission does of a controller that is replaced meanwhile."""
+    raise KafkaError(ErrorCode.NOT_CONTROLLER)

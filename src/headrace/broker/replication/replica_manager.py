@@ -18,6 +18,7 @@ from headrace.errors import (
     unknown_partition,
     unknown_topic,
 )
+from headrace.metadata.elections import RECOVERING
 from headrace.metadata.image import (
     NO_LEADER,
     ConfigKey,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replica_fetchers import ReplicaFetchers
 
 logger = logging.getLogger(__name__)
+
+_NAMED_PER_LINE = 20
 
 
 class LostLog(KafkaError):
@@ -111,6 +114,9 @@ class ReplicaManager:
         self._prefixes: dict[TopicPartition, IntactPrefix] = {}
         # Replicas that were created again in this run; the metadata may still have them as lost.
         self._rebuilt: set[TopicPartition] = set()
+        # Partitions that this broker leads by an election that may have lost records, with the end
+        # of the log; not logged yet.
+        self._led_unsurely: list[str] = []
         # Replicas in sync that partitions led here lost and gained since the start.
         self.isr_shrinks = 0
         self.isr_expands = 0
@@ -280,6 +286,7 @@ class ReplicaManager:
                 logger.info("%s is held again: there is room for its log", name)
                 # A log that was created again must not lead before it has the records it lacks.
                 (self._regained if is_whole else self._rebuilt).add(name)
+        self._report_elections()
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """The high watermark of each partition, for the checkpoint."""
@@ -295,6 +302,7 @@ class ReplicaManager:
         if old is not None:
             self._image = new
             yield from self._change(old, new, config)
+            self._report_elections()
             return
         broker = new.brokers.get(self._node_id)
         if broker is None or broker.incarnation_id != self._incarnation_id:
@@ -309,6 +317,7 @@ class ReplicaManager:
         yield from self._change(Image(), new, config)
         self._is_first_image = False
         self._failed_paths = []
+        self._report_elections()
         yield from self._set_strays_aside(new)
         self.is_applied = True
 
@@ -408,11 +417,28 @@ class ReplicaManager:
             # Before the log gets another writer.
             self._fetchers.forget(partition.name)
             partition.lead(image, self._clock.now_ms())
+            if image.leader_recovery_state == RECOVERING:
+                self._led_unsurely.append(f"{partition.name} at {partition.log.log_end_offset}")
         elif partition.is_leader or not is_same_epoch:
             partition.follow(image)
             self._fetchers.follow(partition, topic_id)
         else:
             partition.update(image)
+
+    def _report_elections(self) -> None:
+        """Log the partitions that this broker leads by an election that may have lost records.
+
+        The controller that held the election reports more about it, but may end before it does. The
+        metadata has the election until another replica is in sync, so each leader reports it.
+        """
+        names, self._led_unsurely = self._led_unsurely, []
+        for first in range(0, len(names), _NAMED_PER_LINE):
+            logger.warning(
+                "this broker leads partitions by an election in which no replica was sure to have"
+                " every acknowledged record. If there were any after the end of its log, they are"
+                " lost: %s",
+                ", ".join(names[first : first + _NAMED_PER_LINE]),
+            )
 
     def _count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         if before and before != after:  # A partition that was just opened had none.

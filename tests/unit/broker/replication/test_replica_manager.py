@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -17,6 +18,7 @@ from headrace.broker.replication.replica_fetchers import ReplicaFetchers
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.config import BrokerConfig, TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
+from headrace.metadata.elections import RECOVERING
 from headrace.metadata.image import (
     BrokerImage,
     ConfigKey,
@@ -603,6 +605,25 @@ def test_committed_records_that_a_log_no_longer_has_are_reported(
     assert "orders-0: the log ends at offset 5" in caplog.text
     assert "up to offset 9 were committed" in caplog.text
     assert consequence in caplog.text
+
+
+def test_a_leader_says_that_its_election_may_have_lost_records(
+    hold: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller that elected it may end before it can say so."""
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2), partition(1, 1, 2))))
+    append(here.replicas.replica_of("orders", 0).log, 5)
+    elected = replace(partition(2, 1, 2, epoch=1, isr=(2,)), leader_recovery_state=RECOVERING)
+    other = partition(2, 1, 2, epoch=1)
+    here.apply(image(topic("orders", A, elected, other)))
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "orders-0 at 5" in line
+    assert "lost" in line
+    assert "orders-1" not in line
+    # Nor again for a change within the same leadership.
+    here.apply(image(topic("orders", A, replace(elected, partition_epoch=2), other)))
+    assert len(caplog.records) == 1
 
 
 def test_a_high_watermark_is_not_above_what_a_crash_left(hold: Open) -> None:
