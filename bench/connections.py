@@ -29,7 +29,7 @@ from bench.report import Report
 from headrace import Producer
 from headrace.cli.certificate_authority import LOOPBACK_HOSTS, CertificateAuthority
 from headrace.net.addresses import Address
-from headrace.net.client_security import ClientSecurity
+from headrace.net.client_connection import ClientSecurity
 from headrace.net.tls_contexts import TlsSettings, client_tls
 from headrace.net.tls_stores import Store
 from headrace.protocol.apis import encode_request

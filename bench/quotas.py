@@ -24,8 +24,7 @@ from bench.process import BrokerProcess
 from bench.report import Report
 from headrace import Admin
 from headrace.net.addresses import Address
-from headrace.net.client_connection import ClientConnection
-from headrace.net.client_security import PLAIN, ClientSecurity
+from headrace.net.client_connection import PLAINTEXT, ClientConnection, ClientSecurity
 from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -77,7 +76,7 @@ async def polite_client(
 
 
 async def polite_clients(
-    address: Address, seconds: float, security: ClientSecurity = PLAIN
+    address: Address, seconds: float, security: ClientSecurity = PLAINTEXT
 ) -> tuple[float, int, int]:
     """Run the well-behaved clients; p99 in ms, the requests answered, and the waits told."""
     done = await asyncio.gather(

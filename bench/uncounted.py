@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any
 
-from headrace.broker.metrics import RequestMetrics
+from headrace.broker.request_metrics import RequestMetrics
 from headrace.broker.topic_traffic import BrokerTraffic, TopicTraffic
 from headrace.cli.main import main
 

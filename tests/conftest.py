@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 from headrace.protocol.codec_build import warn_if_uncompiled
-from headrace.testing.runners import WARNINGS_VARIABLE
+from headrace.testing.broker_runners import WARNINGS_VARIABLE
 from tests import fork_server
 from tests.support import BrokerProcess
 

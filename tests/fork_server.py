@@ -196,13 +196,13 @@ def _server(
 
 
 Start = Callable[[Sequence[str], Sequence[str], str, Mapping[str, str]], "subprocess.Popen[str]"]
-_plain_start: Start | None = None  # Of `headrace.testing.runners`, which `install` replaces.
+_plain_start: Start | None = None  # Of `headrace.testing.broker_runners`, which `install` replaces.
 
 
 @contextmanager
 def started_plainly() -> Iterator[None]:
     """Start brokers without forking, for the tests of the start itself."""
-    from headrace.testing import runners
+    from headrace.testing import broker_runners as runners
 
     forked = runners.start_child
     runners.start_child = _plain_start or forked  # type: ignore[assignment]
@@ -215,8 +215,8 @@ def started_plainly() -> Iterator[None]:
 def _start_broker(
     prefix: Sequence[str], python: Sequence[str], argument: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[str]":
-    """Fork a broker; takes the place of `headrace.testing.runners.start_child`."""
-    from headrace.testing import runners
+    """Fork a broker; takes the place of `headrace.testing.broker_runners.start_child`."""
+    from headrace.testing import broker_runners as runners
 
     if prefix:  # A command that runs the interpreter itself.
         assert _plain_start is not None
@@ -230,7 +230,7 @@ def _start_broker(
 
 def install() -> None:
     """Make `headrace.testing` fork the brokers that it starts in this process."""
-    from headrace.testing import runners
+    from headrace.testing import broker_runners as runners
 
     global _plain_start  # noqa: PLW0603 - set once, before the first test
     if sys.platform == "linux" and _plain_start is None:

@@ -8,8 +8,8 @@ from typing import Self
 
 from headrace.net.ports import HeldPort
 from headrace.testing import Broker
+from headrace.testing.broker_runners import PYTHON_WARNING
 from headrace.testing.ports import hold_port
-from headrace.testing.runners import PYTHON_WARNING
 
 START_SECONDS = 60.0
 

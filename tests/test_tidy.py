@@ -84,10 +84,6 @@ SURFACES = (
 )
 # Names for a role that many packages have a module for; their readers look for it in the package.
 ROLE_MODULES = {"aio", "apis", "errors", "metrics", "options", "records", "types"}
-# Other names that two modules share, with the reason.
-SHARED_MODULE_NAMES = {
-    "recovery_elections": "metadata decides them, broker/cluster asks the brokers: core and shell",
-}
 
 # Modules above TESTED_LINES_MIN without a test file of their name, and the file below tests/ that
 # runs most of them, or why there is none.
@@ -99,7 +95,6 @@ TESTED_ELSEWHERE = {
     "broker/access/topic_rules.py": "unit/broker/test_authorization.py",
     "broker/access/transaction_rules.py": "unit/broker/test_authorization.py",
     "broker/admin_listener.py": "integration/test_admin_listener.py",
-    "broker/admin_login.py": "integration/test_admin_listener.py",
     "broker/apis.py": "unit/broker/test_dispatch.py",
     "broker/authentication.py": "integration/security/test_sasl_connections.py",
     "broker/credential_store.py": "integration/security/test_sasl_clients.py",
@@ -111,13 +106,8 @@ TESTED_ELSEWHERE = {
     "cli/top.py": "integration/test_top.py",
     "cli/users.py": "integration/security/test_users_cli.py",
     "client/admin/users.py": "integration/security/test_sasl_clients.py",
-    "client/sasl_options.py": "integration/security/test_sasl_clients.py",
     "net/sasl_login.py": "integration/security/test_sasl_clients.py",
-    "broker/cluster/recovery_elections.py": "simulation/test_recovery_elections.py",
     "broker/compactor.py": "integration/test_compaction.py",
-    "broker/coordination/completion_queue.py": (
-        "unit/broker/coordination/test_transaction_coordinator.py"
-    ),
     "broker/handlers/configs.py": "integration/test_config_resources.py",
     "broker/handlers/find_coordinator.py": "integration/groups/test_bad_group_requests.py",
     "broker/handlers/groups.py": "integration/groups/test_rebalancing.py",
@@ -125,7 +115,6 @@ TESTED_ELSEWHERE = {
     "broker/handlers/topics.py": "integration/client/test_admin.py",
     "broker/node_metrics.py": "integration/test_admin_listener.py",
     "broker/quorum/log_replication.py": "unit/broker/quorum/test_quorum.py",
-    "broker/quorum/raft_driver.py": "unit/broker/quorum/test_quorum.py",
     "broker/request.py": "unit/broker/test_authorization.py",
     "cli/console.py": "integration/console/test_console.py",
     "cli/console_process.py": "integration/console/test_up.py",
@@ -148,11 +137,10 @@ TESTED_ELSEWHERE = {
     "console/viewers.py": "integration/console/test_sign_in.py",
     "cli/acls.py": "integration/test_acls.py",
     "cli/clients.py": "unit/cli/test_reading.py",
-    "cli/kafka_words.py": "unit/cli/test_main.py",
+    "cli/kafka_options.py": "unit/cli/test_main.py",
     "cli/log/repair.py": "unit/cli/log/test_metadata_repair.py",
     "cli/log/scrub.py": "unit/cli/log/test_dump.py",
     "cli/log/verify.py": "unit/cli/log/test_dump.py",
-    "cli/log_dir_moves.py": "unit/cli/test_reassign_log_dirs.py",
     "cli/pipeline_display.py": "unit/cli/test_pipeline.py",
     "cli/reassignment_moves.py": "unit/cli/test_reassign.py",
     "cli/roles.py": "integration/test_acls.py",
@@ -196,10 +184,10 @@ TESTED_ELSEWHERE = {
     "pipelines/sinks/delta.py": "unit/pipelines/sinks/test_target.py",
     "pipelines/sinks/lake_files.py": "unit/pipelines/sinks/test_target.py",
     "pipelines/sinks/postgresql.py": "spark/test_sinks.py",
-    "pipelines/sinks/start.py": "spark/test_sinks.py",
+    "pipelines/sinks/sink_queries.py": "spark/test_sinks.py",
     "pipelines/sinks/topic.py": "spark/test_sinks_topic.py",
-    "pipelines/source/brokers.py": "unit/pipelines/source/test_planner.py",
-    "pipelines/source/delivery.py": "unit/pipelines/source/test_writer.py",
+    "pipelines/datasource/brokers.py": "unit/pipelines/datasource/test_planner.py",
+    "pipelines/datasource/delivery.py": "unit/pipelines/datasource/test_writer.py",
     "pipelines/spec/model.py": "unit/pipelines/spec/test_checks.py",
     "pipelines/spec/sections.py": "unit/pipelines/spec/test_yaml_file.py",
     "pipelines/spec/table.py": "unit/pipelines/spec/test_yaml_file.py",
@@ -442,7 +430,7 @@ def test_module_names_are_unique_or_told_apart_by_their_surface() -> None:
         if path.stem not in ROLE_MODULES and path.stem != "__main__":
             homes[surface_of(relative(path)), path.stem].append(relative(path))
     shared = {stem: modules for (_, stem), modules in homes.items() if len(modules) > 1}
-    assert set(shared) == set(SHARED_MODULE_NAMES), shared
+    assert shared == {}
 
 
 def test_unit_tests_mirror_the_modules() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.options import Option
-from headrace.pipelines.source.read_options import READ_OPTIONS
-from headrace.pipelines.source.write_options import TRANSACTION_TIMEOUT_MS, WRITE_OPTIONS
+from headrace.pipelines.datasource.read_options import READ_OPTIONS
+from headrace.pipelines.datasource.write_options import TRANSACTION_TIMEOUT_MS, WRITE_OPTIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "spark.md"
 

@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from headrace.testing.broker_log import BrokerLog
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.ports import hold_port
-from headrace.testing.runners import BrokerProcess
 from tests.compat.apache import apache_kafka
 from tests.compat.differences import Difference, differing, without
 from tools.kafka_broker import server_properties

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.cli.certificate_authority import LOOPBACK_HOSTS, CertificateAuthority, Validity
-from headrace.testing.broker_log import BrokerLog
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.ports import HOST, hold_port
-from headrace.testing.runners import BrokerProcess
 from tests.compat.apache import apache_kafka
 from tests.integration.security.sasl_nodes import (
     AUDIENCE,

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace
-from headrace.pipelines.source.delivery import SinkTask, deliver
-from headrace.pipelines.source.exactly_once import ExactlyOnce
-from headrace.pipelines.source.read_options import TOPIC_IDS
-from headrace.pipelines.source.write_options import stream_write_options
+from headrace.pipelines.datasource.delivery import SinkTask, deliver
+from headrace.pipelines.datasource.exactly_once import ExactlyOnce
+from headrace.pipelines.datasource.read_options import TOPIC_IDS
+from headrace.pipelines.datasource.write_options import stream_write_options
 from headrace.testing import Broker
 from headrace.types import uuid_text
 

@@ -17,8 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace import Admin, Producer, ScramUpsertion
 from headrace.testing import Broker, Cluster
 from headrace.testing.broker import Value
-from headrace.testing.broker_log import BrokerLog
-from headrace.testing.runners import BrokerProcess
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.time_limits import scaled, wait_until
 
 LISTENER: dict[str, Value] = {"admin.listener": "127.0.0.1:0"}

@@ -16,7 +16,7 @@ import pytest
 from headrace.config import read_properties
 from headrace.protocol import records
 from headrace.protocol.codec_build import UNCOMPILED
-from headrace.testing.runners import environment
+from headrace.testing.broker_runners import environment
 from tests.integration.commands import Cli
 from tests.integration.wire import is_serving
 from tests.support import headrace_command, unused_port

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from headrace import aio
-from headrace.broker.cluster import recovery_elections
+from headrace.broker.cluster import controller
 from headrace.client.admin.topics import NewTopic
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.recovery_elections import RecoveredPartition
@@ -222,7 +222,7 @@ def test_a_loss_is_reported_though_the_controller_ends_before_it_can_say_so() ->
             cluster.bring_up(host)
         assert await cluster.whole(60), cluster.missing()
 
-    with lines.caught(), patch.object(recovery_elections, "_log_outcomes", report_nothing):
+    with lines.caught(), patch.object(controller, "_log_outcomes", report_nothing):
         simulation.run(scenario(), time_max=300)
     for index in range(PARTITIONS):
         assert lines.report_loss(f"orders-{index}"), lines.lines

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.pipelines.source.delivery import SinkTask, deliver
-from headrace.pipelines.source.exactly_once import ExactlyOnce
-from headrace.pipelines.source.write_options import stream_write_options
+from headrace.pipelines.datasource.delivery import SinkTask, deliver
+from headrace.pipelines.datasource.exactly_once import ExactlyOnce
+from headrace.pipelines.datasource.write_options import stream_write_options
 
 TASKS = 2
 ROWS = 5

@@ -20,10 +20,10 @@ from pyspark.sql import functions as sf
 
 import headrace
 from headrace.pipelines import sinks
-from headrace.pipelines.source.delivery import SinkTask, WrittenRows, WrittenSpan, deliver
-from headrace.pipelines.source.errors import SourceError
-from headrace.pipelines.source.exactly_once import ExactlyOnce
-from headrace.pipelines.source.write_options import WriteOptions, stream_write_options
+from headrace.pipelines.datasource.delivery import SinkTask, WrittenRows, WrittenSpan, deliver
+from headrace.pipelines.datasource.errors import SourceError
+from headrace.pipelines.datasource.exactly_once import ExactlyOnce
+from headrace.pipelines.datasource.write_options import WriteOptions, stream_write_options
 from headrace.pipelines.spec.model import OutputMode, Pipeline, Sink, TopicSink, Trigger
 from headrace.testing import Broker
 from headrace.testing.time_limits import Deadline, scaled

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import headrace
-from headrace.pipelines.source.delivery import AtLeastOnce, SinkTask, WrittenSpan, deliver
-from headrace.pipelines.source.write_options import batch_write_options
+from headrace.pipelines.datasource.delivery import AtLeastOnce, SinkTask, WrittenSpan, deliver
+from headrace.pipelines.datasource.write_options import batch_write_options
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.testing import Broker
 from headrace.types import TopicPartition

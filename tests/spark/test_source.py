@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import headrace
 from headrace import TopicPartition
-from headrace.pipelines.source.read_options import TOPIC_IDS
+from headrace.pipelines.datasource.read_options import TOPIC_IDS
 from headrace.testing import Broker
 from headrace.testing.time_limits import Deadline, scaled
 

@@ -14,12 +14,17 @@ from pyspark.sql.streaming.datasource import (
 
 import headrace
 from headrace import TopicPartition
-from headrace.pipelines.source.brokers import SourceTopics, borrowed, close_idle, commit_progress
-from headrace.pipelines.source.errors import DataLoss, OptionError, SourceError
-from headrace.pipelines.source.filters import OffsetFilter
-from headrace.pipelines.source.offset_ranges import RangePartition
-from headrace.pipelines.source.read_options import TOPIC_IDS, batch_options, stream_options
-from headrace.pipelines.source.readers import SparkBatchReader, StreamReader, batch_ranges
+from headrace.pipelines.datasource.brokers import (
+    SourceTopics,
+    borrowed,
+    close_idle,
+    commit_progress,
+)
+from headrace.pipelines.datasource.errors import DataLoss, OptionError, SourceError
+from headrace.pipelines.datasource.filters import OffsetFilter
+from headrace.pipelines.datasource.offset_ranges import RangePartition
+from headrace.pipelines.datasource.read_options import TOPIC_IDS, batch_options, stream_options
+from headrace.pipelines.datasource.readers import SparkBatchReader, StreamReader, batch_ranges
 from headrace.testing import Broker
 from headrace.types import uuid_text
 

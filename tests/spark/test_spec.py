@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from headrace.pipelines.spec.columns import ddl_columns
+from headrace.pipelines.spec.checks import ddl_columns
 from headrace.pipelines.spec.dependencies import tables_read
 from tests.unit.pipelines.spec.queries import QUERIES
 from tests.unit.pipelines.spec.schemas import SCHEMAS

@@ -11,7 +11,6 @@ from headrace.broker import forwarding
 from headrace.broker.access import (
     cluster_rules,
     group_rules,
-    token_rules,
     topic_rules,
     transaction_rules,
 )
@@ -38,7 +37,9 @@ from headrace.broker.handlers import (
     telemetry,
     topics,
     transactions,
-    write_txn_markers,
+)
+from headrace.broker.handlers import (
+    transactions as write_txn_markers,
 )
 from headrace.broker.request import Handler
 from headrace.config import BrokerConfig
@@ -225,7 +226,7 @@ SERVED = (
     ServedApi(
         Api.CREATE_DELEGATION_TOKEN,
         delegation_tokens.create_delegation_token,
-        token_rules.CREATE,
+        cluster_rules.CREATE_TOKEN,
         forwarded=True,
         is_local=delegation_tokens.is_answered_here,
     ),
@@ -246,7 +247,7 @@ SERVED = (
     ServedApi(
         Api.DESCRIBE_DELEGATION_TOKEN,
         delegation_tokens.describe_delegation_token,
-        token_rules.DESCRIBE,
+        cluster_rules.DESCRIBE_TOKENS,
         audience=_EVERYONE,
         read_only=True,
     ),

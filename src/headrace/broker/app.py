@@ -40,8 +40,7 @@ from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
-from headrace.broker.node_authorizer import follow_acls, start_authorizer, stop_audit
-from headrace.broker.node_security import NodeSecurity
+from headrace.broker.node_security import NodeSecurity, follow_acls, start_authorizer, stop_audit
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.pushed_metrics import PushedMetrics
 from headrace.broker.quorum.quorum import QuorumNode

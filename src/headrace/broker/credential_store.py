@@ -17,8 +17,8 @@ from headrace.broker.thread_pools import run_in
 from headrace.config import BrokerConfig
 from headrace.config.sasl import BootstrapCredential, ListenerSasl
 from headrace.errors import ProtocolError
+from headrace.metadata.delegation_tokens import DelegationTokenImage, token_credential, token_hmac
 from headrace.metadata.image import Image
-from headrace.metadata.issued_tokens import DelegationTokenImage
 from headrace.metadata.scram_credentials import (
     SECRET_BYTES,
     ScramKey,
@@ -28,7 +28,6 @@ from headrace.metadata.scram_credentials import (
     usual_iterations,
 )
 from headrace.protocol.schema import Message
-from headrace.security.delegation_tokens import token_credential, token_hmac
 from headrace.security.sasl import SaslFailure, SaslIdentity, user
 from headrace.security.sasl_plain import PlainLogin, is_known
 from headrace.security.scram import (

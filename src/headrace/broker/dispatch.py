@@ -7,10 +7,10 @@ from inspect import isawaitable
 from headrace.broker.apis import Audience, QuotaClass, ServedApi
 from headrace.broker.forwarding import forward, forward_if_moved
 from headrace.broker.handlers import fetch
-from headrace.broker.metrics import RequestMetrics
 from headrace.broker.node import Node
 from headrace.broker.quotas import RequestCharge, is_of_the_cluster
 from headrace.broker.request import Answer, RequestContext, answer
+from headrace.broker.request_metrics import RequestMetrics
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.net.server import Reply, ServerConnection
 from headrace.protocol.apis import (

@@ -1,26 +1,39 @@
-"""The security of a node: of its listeners, and of its connections to other nodes.
+"""The security of a node: its listeners, its connections to other nodes, and its authorizer.
 
-TLS contexts are made at the start, and made again when their files or settings change.
+TLS contexts are made at the start, and made again when their files or settings change. The
+authorizer is made from the settings and renewed with every image. Until the metadata is known only
+super users have rights: a rule that denies may be in it.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace.broker.audit_log import AuditLog, AuditSettings
 from headrace.broker.cluster.channels import NewLink, NodeChannel
+from headrace.broker.node import Node
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
+from headrace.config.authorization import parse_super_users
 from headrace.config.sasl import NodeLogin, broker_login, controller_login, has_other_nodes
 from headrace.errors import ConfigError
-from headrace.net.client_security import PLAIN, ClientSecurity, SaslLogin
+from headrace.metadata.image import Image
+from headrace.metadata.role_settings import roles_of_members
+from headrace.net.client_connection import PLAINTEXT, ClientSecurity, SaslLogin
 from headrace.net.sasl_login import ClientLogin, file_mechanism, password_mechanism
 from headrace.net.tls_contexts import ClientTls, ServerTls, TlsContext, TlsSettings
 from headrace.net.tls_failures import TlsFailed
 from headrace.net.tls_stores import Store
+from headrace.security.acl_authorizer import AclAuthorizer, AclPolicy
 from headrace.security.authorization import Principal
 from headrace.security.distinguished_names import MalformedCertificate
 from headrace.security.principal_mapping import NoRuleMatches, PrincipalMapping
+from headrace.storage.files import Files
 from headrace.tasks import PeriodicTask
+from headrace.types import SecurityProtocol
+
+logger = logging.getLogger(__name__)
 
 
 class NodeSecurity:
@@ -108,7 +121,7 @@ class NodeSecurity:
     def _client_security(self, listener: str) -> ClientSecurity:
         """TLS and login of the connections of this node to a listener of other nodes."""
         if not self._config.protocol_of(listener).uses_tls:
-            return PLAIN
+            return PLAINTEXT
         context = self._clients.get(listener)
         if context is None:
             context = self._clients[listener] = TlsContext(
@@ -205,3 +218,50 @@ def _login(settings: NodeLogin | None) -> SaslLogin | None:
             by_token=settings.by_token,
         )
     )
+
+
+def start_authorizer(node: Node, files: Files) -> None:
+    """Give a node the authorizer and the audit log that its settings ask for, if any."""
+    config = node.config
+    if not config.authorizer_class_name:
+        return
+    super_users = frozenset(parse_super_users(config.super_users))
+    policy = AclPolicy(super_users, config.allow_everyone_if_no_acl_found)
+    node.authorizer = AclAuthorizer(policy)
+    plain = [
+        listener.name
+        for listener in config.listeners
+        if config.protocol_of(listener.name) is SecurityProtocol.PLAINTEXT
+    ]
+    if plain:
+        logger.warning(
+            "ACLs are enforced, and everybody is User:ANONYMOUS at the plain-text listeners %s;"
+            " give them a security protocol that tells users apart",
+            ", ".join(plain),
+        )
+    if config.audit_log_path:
+        settings = AuditSettings(
+            config.audit_log_path,
+            config.audit_log_decisions == "all",
+            config.audit_log_max_per_second,
+            config.audit_log_max_bytes,
+        )
+        node.audit = AuditLog(settings, files, node.clock, node.workers, node.metrics)
+
+
+def follow_acls(node: Node, old: Image, new: Image) -> None:
+    """Renew the authorizer if ACLs or roles have changed."""
+    authorizer = node.authorizer
+    if not isinstance(authorizer, AclAuthorizer):
+        return
+    roles = authorizer.roles
+    if new.configs is not old.configs:
+        roles = roles_of_members(new.configs)
+    if new.acls is not old.acls or roles != authorizer.roles:
+        node.authorizer = authorizer.changed(new.acls, roles)
+
+
+def stop_audit(node: Node) -> None:
+    """Write the decisions that are still queued."""
+    if node.audit is not None:
+        node.audit.close()

@@ -16,7 +16,7 @@ import click
 from headrace.options import Option, OptionTable, options_of
 
 if TYPE_CHECKING:
-    from headrace.net.client_security import ClientSecurity
+    from headrace.net.client_connection import ClientSecurity
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -94,7 +94,7 @@ class RootGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
             # Only needed after a mistake.
-            from headrace.cli.kafka_words import command_for  # noqa: PLC0415
+            from headrace.cli.kafka_options import command_for  # noqa: PLC0415
             from headrace.options import nearest  # noqa: PLC0415
 
             if (meant := command_for(args[0])) is not None:
@@ -153,7 +153,7 @@ def _instead(ctx: click.Context, option: str) -> str:
     option.
     """
     # Only needed after a mistake.
-    from headrace.cli.kafka_words import advice  # noqa: PLC0415
+    from headrace.cli.kafka_options import advice  # noqa: PLC0415
     from headrace.options import nearest  # noqa: PLC0415
 
     if (meant := advice(ctx.command_path, option)) is not None:

@@ -32,8 +32,13 @@ from headrace.errors import (
     unknown_topic,
 )
 from headrace.net.addresses import Address
-from headrace.net.client_connection import ClientConnection, ConnectionFailed, SecurityRefused
-from headrace.net.client_security import PLAIN, ClientSecurity
+from headrace.net.client_connection import (
+    PLAINTEXT,
+    ClientConnection,
+    ClientSecurity,
+    ConnectionFailed,
+    SecurityRefused,
+)
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
@@ -84,7 +89,7 @@ class ClusterClient:
         patient: bool = True,
         clock: Clock | None = None,
         rng: Random | None = None,
-        security: ClientSecurity = PLAIN,
+        security: ClientSecurity = PLAINTEXT,
         connect: Connector | None = None,
     ) -> None:
         self.client_id = client_id

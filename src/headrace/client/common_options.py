@@ -11,7 +11,7 @@ from headrace.client.backoff import Backoff
 from headrace.client.security_options import SecurityKeywords, SecurityOptions
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address, parse_addresses
-from headrace.net.client_security import ClientSecurity
+from headrace.net.client_connection import ClientSecurity
 from headrace.options import Custom, Int, OptionTable, Text, option, options_of
 
 # The second is the name the commands read.

@@ -1,4 +1,4 @@
-"""Live pages: a stream of server-sent events, one for each new sample of the cluster.
+"""Live pages: server-sent events for each sample of the cluster, and streams that clean up.
 
 An event says only that there is something newer. The page then asks for itself again, and its
 script takes over the parts marked `data-live`: what is shown is made in one place.
@@ -6,11 +6,15 @@ script takes over the parts marked `data-live`: what is shown is made in one pla
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from headrace.console.cluster_access import ClusterAccess
 from headrace.console.errors import RequestRefused
@@ -52,3 +56,44 @@ async def _events(console: Console, access: ClusterAccess) -> AsyncIterator[str]
 
 
 ROUTES = [Route("/events", events)]
+
+# Streams that clean up behind them when their viewer has gone.
+#
+# Rule: Starlette ends the stream of a viewer who has gone by a cancellation that hits every wait,
+# also those of cleaning up. So what has to be closed is closed out of its reach.
+
+
+Resource = TypeVar("Resource")
+
+
+@asynccontextmanager
+async def closed_after(
+    resource: AbstractAsyncContextManager[Resource, bool | None],
+) -> AsyncIterator[Resource]:
+    """A context manager whose exit is not cancelled."""
+    entered = await resource.__aenter__()
+    try:
+        yield entered
+    finally:
+        with anyio.CancelScope(shield=True):
+            await resource.__aexit__(None, None, None)
+
+
+class ClosingStream(StreamingResponse):
+    """A stream made by a generator, which is closed when the answer ends, however it does."""
+
+    def __init__(
+        self,
+        body: AsyncGenerator[bytes, None],
+        media_type: str = "text/event-stream",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(body, media_type=media_type, headers=headers)
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._body.aclose()

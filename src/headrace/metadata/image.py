@@ -11,6 +11,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.metadata.acl_entries import Acls, add_entry, remove_entry
 from headrace.metadata.client_quotas import QuotaEntity, replay_quota
+from headrace.metadata.delegation_tokens import (
+    DelegationTokens,
+    replay_token,
+    replay_token_removal,
+)
 from headrace.metadata.features import (
     ELR_VERSION,
     KRAFT_VERSION,
@@ -21,11 +26,6 @@ from headrace.metadata.features import (
     check_security_records,
     levels_of,
     unsupported_reason,
-)
-from headrace.metadata.issued_tokens import (
-    DelegationTokens,
-    replay_token,
-    replay_token_removal,
 )
 from headrace.metadata.records import MetadataError
 from headrace.metadata.scram_credentials import ScramCredentials, replay_credential, replay_removal

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import ConfigKey, ConfigResourceType
 from headrace.security.acl_authorizer import RolesOfMembers
-from headrace.security.roles import DESCRIPTION, GROUP_KIND, MEMBER_PREFIX, USER_KIND
+from headrace.security.acls import DESCRIPTION, GROUP_KIND, MEMBER_PREFIX, USER_KIND
 
 _NAME_MAX = 249
 _NAME_SIGNS = frozenset("._-")

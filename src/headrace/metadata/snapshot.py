@@ -6,9 +6,9 @@ from itertools import islice
 from headrace.errors import CorruptBatch
 from headrace.metadata.acl_entries import acl_records
 from headrace.metadata.client_quotas import quota_records
+from headrace.metadata.delegation_tokens import token_records
 from headrace.metadata.features import METADATA_VERSION, METADATA_VERSION_MAX
 from headrace.metadata.image import BrokerImage, Image, PartitionImage, directories_of
-from headrace.metadata.issued_tokens import token_records
 from headrace.metadata.records import (
     MetadataError,
     decode_control_batch,

@@ -7,12 +7,11 @@ the requests in flight; only the caller knows whether they can be sent again.
 import asyncio
 import socket
 from collections import deque
-from typing import Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from headrace import __version__
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError, error_code
 from headrace.net.addresses import Address
-from headrace.net.client_security import PLAIN, ClientSecurity
 from headrace.net.framing import FRAME_BYTES_MAX, FrameReader, TlsExpected
 from headrace.net.tls import TlsLayer
 from headrace.net.tls_failures import (
@@ -31,6 +30,29 @@ from headrace.protocol.apis import (
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.schema import Message
 from headrace.types import Buffer
+
+if TYPE_CHECKING:
+    from headrace.net.tls_contexts import ClientTls
+
+
+class SaslLogin(Protocol):
+    """A login by SASL, made anew on every connection."""
+
+    async def authenticate(self, connection: "ClientConnection", deadline: float) -> None:
+        """Log in by `deadline`, an instant of the loop's time; HeadraceError if that fails.
+
+        It is called once versions are agreed, before any other request is sent.
+        """
+
+
+class ClientSecurity(NamedTuple):
+    """TLS and the login of connections; neither is there where listeners are plain text."""
+
+    tls: "ClientTls | None" = None
+    login: SaslLogin | None = None
+
+
+PLAINTEXT = ClientSecurity()
 
 WRITE_BUFFER_BYTES = 4 * 1_048_576
 # A broker that asks for a longer wait is asked again after this.
@@ -129,7 +151,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         *,
         client_id: str = "headrace",
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        security: ClientSecurity = PLAIN,
+        security: ClientSecurity = PLAINTEXT,
     ) -> Self:
         """Connect, agree on versions, and log in where `security` has a login."""
         loop = asyncio.get_running_loop()

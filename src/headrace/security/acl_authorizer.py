@@ -11,7 +11,9 @@ from typing import NamedTuple, Self, TypeAlias
 from headrace.security.acls import (
     ANY_NAME,
     ANY_USER,
+    GROUP_KIND,
     IMPLIED_BY,
+    ROLE_KIND,
     AclBinding,
     AclOperation,
     AclPatternType,
@@ -20,7 +22,6 @@ from headrace.security.acls import (
     HostPattern,
 )
 from headrace.security.authorization import Decision, Principal, Right
-from headrace.security.roles import GROUP_KIND, ROLE_KIND
 
 # The roles of members: `User:alice` or `Group:ops` -> names of roles.
 RolesOfMembers: TypeAlias = Mapping[str, tuple[str, ...]]

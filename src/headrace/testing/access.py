@@ -20,7 +20,7 @@ from headrace.cli.secured_cluster import (
 )
 from headrace.client.options import ADMIN_OPTIONS, from_properties
 from headrace.client.security_options import SecurityOptions
-from headrace.net.client_security import PLAIN, ClientSecurity
+from headrace.net.client_connection import PLAINTEXT, ClientSecurity
 from headrace.options import options_of
 from headrace.testing.ports import HOST
 
@@ -45,7 +45,7 @@ class PlainAccess:
 
     def client_security(self) -> ClientSecurity:
         """TLS and login of a connection."""
-        return PLAIN
+        return PLAINTEXT
 
 
 class SecuredAccess(PlainAccess):

@@ -18,14 +18,13 @@ from headrace.errors import ConfigError
 from headrace.net.addresses import Address
 from headrace.net.ports import HeldPort
 from headrace.testing.access import access_to_brokers
-from headrace.testing.broker_log import BrokerLog
 from headrace.testing.broker_requests import create_topic
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.network import LinkConditions, Proxy
 from headrace.testing.ports import HOST, BrokerError, PortTaken, hold_port
-from headrace.testing.runners import BrokerProcess
 
 if TYPE_CHECKING:
-    from headrace.testing.runners import BrokerThread
+    from headrace.testing.broker_runners import BrokerThread
 
 _STOP_TIMEOUT_S = 30.0
 _TOPIC_TIMEOUT_S = 30.0
@@ -445,7 +444,7 @@ class Broker(Startable, Pausable):
 
 def _new_thread(log: BrokerLog) -> "BrokerThread":
     # It imports the broker, which a test with a child process need not wait for.
-    from headrace.testing.runners import BrokerThread  # noqa: PLC0415
+    from headrace.testing.broker_runners import BrokerThread  # noqa: PLC0415
 
     return BrokerThread(log, _STOP_TIMEOUT_S)
 

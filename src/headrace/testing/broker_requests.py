@@ -10,8 +10,7 @@ from headrace.client.blocking import LoopThread
 from headrace.client.errors import check
 from headrace.errors import ErrorCode, HeadraceError, Subject
 from headrace.net.addresses import Address
-from headrace.net.client_connection import ClientConnection
-from headrace.net.client_security import PLAIN, ClientSecurity
+from headrace.net.client_connection import PLAINTEXT, ClientConnection, ClientSecurity
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -27,7 +26,7 @@ from headrace.testing.time_limits import scaled
 
 
 def ask(
-    address: Address, request: Message, timeout_s: float, security: ClientSecurity = PLAIN
+    address: Address, request: Message, timeout_s: float, security: ClientSecurity = PLAINTEXT
 ) -> Any:
     """The response of one broker; HeadraceError if there is none in time."""
     # The caller may be inside a running event loop, which cannot run another one.
@@ -39,7 +38,7 @@ def ask_all(
     addresses: Sequence[Address],
     request: Message,
     timeout_s: float,
-    security: ClientSecurity = PLAIN,
+    security: ClientSecurity = PLAINTEXT,
 ) -> list[Any]:
     """The responses of brokers, requested concurrently; None for a broker without one in time."""
 
@@ -64,7 +63,7 @@ def create_topic(
     configs: Mapping[str, str],
     timeout_s: float,
     replication_factor: int = 1,
-    security: ClientSecurity = PLAIN,
+    security: ClientSecurity = PLAINTEXT,
 ) -> None:
     """Create a topic; KafkaError has the reason if that fails."""
     request = CreateTopicsRequest(

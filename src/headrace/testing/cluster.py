@@ -27,7 +27,6 @@ from headrace.testing.broker import (
     read_admin_url,
     text_of,
 )
-from headrace.testing.broker_log import BrokerLog
 from headrace.testing.broker_requests import (
     NOBODY,
     PartitionView,
@@ -36,9 +35,9 @@ from headrace.testing.broker_requests import (
     quorum_leader,
     topic_view,
 )
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.network import CLIENTS, LinkConditions, Network
 from headrace.testing.ports import HOST, BrokerError, PortTaken, hold_port
-from headrace.testing.runners import BrokerProcess
 from headrace.testing.time_limits import Deadline, scaled
 
 STOP_TIMEOUT_S = 30.0

@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import BrokerError, Cluster
-from headrace.testing.broker_log import BrokerLog
-from headrace.testing.runners import BrokerProcess
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.time_limits import scaled, wait_until
 
 

@@ -11,9 +11,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from headrace.testing.broker import DEFAULTS
-from headrace.testing.broker_log import BrokerLog
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.ports import HOST, hold_port
-from headrace.testing.runners import BrokerProcess
 
 START_S = 60.0
 STOP_S = 30.0

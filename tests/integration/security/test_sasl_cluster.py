@@ -9,9 +9,8 @@ import pytest
 import headrace
 from headrace.cli.certificate_authority import LOOPBACK_HOSTS, CertificateAuthority
 from headrace.testing.broker import DEFAULTS
-from headrace.testing.broker_log import BrokerLog
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.ports import HOST, hold_port
-from headrace.testing.runners import BrokerProcess
 from headrace.testing.time_limits import scaled, wait_until
 from tests.integration.security.sasl_nodes import (
     BOOTSTRAP,

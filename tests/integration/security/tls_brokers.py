@@ -14,8 +14,7 @@ from aiokafka.helpers import create_ssl_context
 
 import headrace
 from headrace.cli.certificate_authority import LOOPBACK_HOSTS, CertificateAuthority
-from headrace.testing.broker_log import BrokerLog
-from headrace.testing.runners import BrokerProcess
+from headrace.testing.broker_runners import BrokerLog, BrokerProcess
 from headrace.testing.time_limits import scaled
 from tests.support import unused_port
 

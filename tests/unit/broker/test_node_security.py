@@ -9,7 +9,7 @@ from headrace.broker.node_security import NodeSecurity
 from headrace.clock import SystemClock
 from headrace.config import broker_config
 from headrace.errors import ConfigError
-from headrace.net.client_security import PLAIN
+from headrace.net.client_connection import PLAINTEXT
 from headrace.net.tls_failures import TlsFailed
 from headrace.security.authorization import ANONYMOUS
 from headrace.testing.time_limits import scaled
@@ -36,7 +36,7 @@ def refusal(more: dict[str, str]) -> str:
 
 def test_a_node_without_tls_has_nothing_to_do() -> None:
     security = NodeSecurity(broker_config({}), SystemClock())
-    assert (security.brokers, security.controllers) == (PLAIN, PLAIN)
+    assert (security.brokers, security.controllers) == (PLAINTEXT, PLAINTEXT)
     assert security.tls_of("PLAINTEXT") is None
     security.start()
     security.stop()
@@ -46,7 +46,7 @@ def test_listeners_and_channels_have_tls_where_the_map_says_so() -> None:
     security = security_of({})
     assert security.tls_of("SSL") is not None
     assert security.tls_of("PLAINTEXT") is None
-    assert security.brokers is PLAIN
+    assert security.brokers is PLAINTEXT
     assert security.controllers.tls is not None
     assert security_of({"inter.broker.listener.name": "SSL"}).brokers.tls is not None
 

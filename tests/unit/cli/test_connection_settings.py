@@ -14,7 +14,7 @@ from headrace.cli.connection_settings import (
 )
 from headrace.client.property_files import profile_path
 from headrace.errors import ConfigError
-from headrace.net.client_security import PLAIN
+from headrace.net.client_connection import PLAINTEXT
 
 SECRET = "wonder=land"
 
@@ -49,7 +49,7 @@ def write_profile(name: str, text: str) -> None:
 def test_without_a_file_profile_or_variable_a_command_has_no_properties() -> None:
     assert found_by() == {}
     assert connection_properties() == {}
-    assert connection_security() == PLAIN
+    assert connection_security() == PLAINTEXT
 
 
 def test_an_option_wins_over_variables_and_they_over_the_current_profile(

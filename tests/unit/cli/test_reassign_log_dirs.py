@@ -92,7 +92,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> DirectoryBrokers:
     brokers = DirectoryBrokers()
     use(brokers, monkeypatch, "reassign")
     monkeypatch.setattr("headrace.cli.reassignment_moves.PAUSE_S", 0)
-    monkeypatch.setattr("headrace.cli.log_dir_moves.PAUSE_S", 0)
+    monkeypatch.setattr("headrace.cli.reassign.PAUSE_S", 0)
     return brokers
 
 

@@ -8,7 +8,7 @@ import pytest
 from headrace.client.options import admin_options, from_properties, producer_options
 from headrace.client.security_options import SecurityOptions
 from headrace.errors import ConfigError
-from headrace.net.client_security import PLAIN
+from headrace.net.client_connection import PLAINTEXT
 from tests.unit.net.certificates import authority, broker_file, client_file
 
 CA = str(authority().certificate_path)
@@ -19,7 +19,7 @@ def options(**given: Any) -> SecurityOptions:
 
 
 def test_plain_text_is_the_default() -> None:
-    assert admin_options().client_security() == PLAIN
+    assert admin_options().client_security() == PLAINTEXT
 
 
 def test_tls_needs_no_more_than_the_protocol() -> None:

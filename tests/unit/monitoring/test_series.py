@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.monitoring.series import OffsetTimes, Series
+from headrace.monitoring.cluster_history import OffsetTimes, Series
 
 
 def test_a_series_keeps_its_newest_points() -> None:

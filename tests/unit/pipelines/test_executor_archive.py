@@ -28,7 +28,7 @@ def test_the_archive_is_named_for_what_it_fits(archive: Path) -> None:
 def test_it_has_the_package_and_its_compiled_modules_and_no_sources_of_those(archive: Path) -> None:
     with tarfile.open(archive) as opened:
         names = {member.name for member in opened.getmembers()}
-    assert {"pyspark_headrace.py", "headrace/pipelines/source/datasource.py"} <= names
+    assert {"pyspark_headrace.py", "headrace/pipelines/datasource/default_source.py"} <= names
     package = Path(headrace.__file__).parent
     compiled = {
         f"headrace/{path.relative_to(package).as_posix()}" for path in package.rglob("*.so")

@@ -14,9 +14,8 @@ from headrace.security.keyring import NO_KEYS, KeyEncryptionKey, Keyring
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
 from headrace.storage.log import Log
-from headrace.storage.log_encryption import WITHOUT_KEYS
+from headrace.storage.log_encryption import WITHOUT_KEYS, rewrap_segment
 from headrace.storage.recovery import read_topic_id
-from headrace.storage.rewrapping import rewrap_segment
 from headrace.storage.stored_logs import stored_segments
 from headrace.types import TopicPartition
 from tests.unit.security.encrypting import NEW, OLD

@@ -8,10 +8,9 @@ import headrace.testing
 from headrace.errors import ConfigError
 from headrace.testing import Broker, BrokerError
 from headrace.testing.broker import text_of
-from headrace.testing.broker_log import BrokerLog
+from headrace.testing.broker_runners import BrokerLog, environment
 from headrace.testing.network import LinkConditions
 from headrace.testing.plugin import topic_name
-from headrace.testing.runners import environment
 
 
 @pytest.mark.parametrize(

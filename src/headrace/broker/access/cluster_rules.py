@@ -1,10 +1,11 @@
-"""Access rules of the APIs about the cluster: its nodes, settings, users, quotas and ACLs."""
+"""Access rules of the APIs about the cluster: nodes, settings, users, tokens, quotas and ACLs."""
 
 from typing import Any
 
 from headrace.broker.access.rules import (
     DENIED,
     EACH_RESOURCE,
+    LEFT_OUT,
     AccessRule,
     NeededRight,
     of_cluster,
@@ -275,4 +276,26 @@ DESCRIBE_CLUSTER = AccessRule(
         ),
     ),
     _check_describe_cluster,
+)
+
+# Access rules of the APIs about delegation tokens.
+#
+# Their handlers ask for the rights: which are needed depends on whose a token is.
+
+
+_USER, _TOKEN = AclResourceType.USER, AclResourceType.DELEGATION_TOKEN
+
+CREATE_TOKEN = AccessRule(
+    (right(AclOperation.CREATE_TOKENS, _USER, note="for a token of another owner"),)
+)
+DESCRIBE_TOKENS = AccessRule(
+    (
+        right(
+            AclOperation.DESCRIBE,
+            _TOKEN,
+            LEFT_OUT,
+            "for tokens that the sender neither owns nor requested, and may not renew",
+            instead=(AclOperation.DESCRIBE_TOKENS, _USER),
+        ),
+    )
 )

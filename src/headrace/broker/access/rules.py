@@ -4,7 +4,7 @@ A rule takes the resources that the sender has no right to out of a request, so 
 never sees them, and puts their error codes into the handler's response. Where a right is missing
 for the request as a whole, the rule answers in the handler's place. The error codes and their
 places are those of Apache Kafka 4.3. Here is what all rules have in common; the rules are
-in `topic_rules`, `group_rules`, `transaction_rules`, `token_rules` and `cluster_rules`, and
+in `topic_rules`, `group_rules`, `transaction_rules` and `cluster_rules`, and
 `broker/apis.py` says which API has which.
 """
 

@@ -10,8 +10,7 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.net.addresses import Address
-from headrace.net.client_connection import ClientConnection
-from headrace.net.client_security import PLAIN, ClientSecurity
+from headrace.net.client_connection import PLAINTEXT, ClientConnection, ClientSecurity
 from headrace.protocol.apis import Api
 from headrace.protocol.schema import Message
 from headrace.tasks import TaskScope
@@ -37,7 +36,7 @@ class NodeChannel:
         self,
         address_of: Callable[[], Address | None],
         client_id: str,
-        security: ClientSecurity = PLAIN,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self._address_of = address_of
         self._client_id = client_id

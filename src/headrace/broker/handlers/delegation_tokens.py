@@ -12,8 +12,7 @@ from headrace.broker.forwarding import pass_to_controller
 from headrace.broker.request import RequestContext
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import Image
-from headrace.metadata.issued_tokens import (
+from headrace.metadata.delegation_tokens import (
     DelegationTokenImage,
     DelegationTokens,
     TokenSettings,
@@ -22,6 +21,7 @@ from headrace.metadata.issued_tokens import (
     renew_token,
     token_details,
 )
+from headrace.metadata.image import Image
 from headrace.metadata.records import CommandResult
 from headrace.protocol.messages.create_delegation_token import (
     CreateDelegationTokenRequest,

@@ -27,7 +27,7 @@ from headrace.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace.replication.found_logs import LogOwnership, ownership
+from headrace.replication.log_ownership import LogOwnership, ownership
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import ResourceShortage
 from headrace.storage.log import Log

@@ -11,7 +11,7 @@ from headrace.errors import CorruptBatch, MissingKey
 from headrace.security.batch_encryption import BatchEncryption
 from headrace.storage.data_directory import LOCK
 from headrace.storage.files import Files
-from headrace.storage.rewrapping import rewrap_segment
+from headrace.storage.log_encryption import rewrap_segment
 from headrace.storage.stored_logs import stored_partitions, stored_segments
 
 

@@ -21,12 +21,14 @@ from headrace.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsR
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest
 from headrace.security.acls import (
     ANY_HOST,
+    DESCRIPTION,
+    MEMBER_PREFIX,
+    ROLE_KIND,
     AclOperation,
     AclPatternType,
     AclPermission,
     AclResourceType,
 )
-from headrace.security.roles import DESCRIPTION, MEMBER_PREFIX, ROLE_KIND
 
 Code = TypeVar("Code", bound=IntEnum)
 

@@ -21,11 +21,10 @@ from starlette.routing import Route
 from headrace.client.cluster_metadata import TopicInfo
 from headrace.console.cluster_access import ClusterAccess
 from headrace.console.errors import RequestRefused, words_of
-from headrace.console.live import STREAMS_MAX
+from headrace.console.live import STREAMS_MAX, ClosingStream, closed_after
 from headrace.console.pages.messages import MessageQuery, message_query, numbers_of, topic_of
 from headrace.console.record_reader import FETCH_OPTIONS, Place, view_of
 from headrace.console.record_views import LISTED_BYTES, record_document, record_view
-from headrace.console.streaming import ClosingStream, closed_after
 from headrace.console.viewers import Console, access_of, console_of
 from headrace.errors import HeadraceError
 from headrace.search.scan_ranges import SearchRequest

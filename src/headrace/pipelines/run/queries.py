@@ -48,8 +48,8 @@ def show_positions(pipeline: Pipeline, part: Sink | TopicSource, positions: Posi
     The sources commit when they plan a batch, so the last batch before a stop is left.
     """
     # It needs Spark, like everything about the data source.
-    from headrace.pipelines.source.brokers import commit_progress  # noqa: PLC0415
-    from headrace.pipelines.source.offset_ranges import StreamOffset, to_json  # noqa: PLC0415
+    from headrace.pipelines.datasource.brokers import commit_progress  # noqa: PLC0415
+    from headrace.pipelines.datasource.offset_ranges import StreamOffset, to_json  # noqa: PLC0415
 
     for source in topic_sources(pipeline, part):
         mine = {tp: offset for tp, offset in positions.items() if reads(source, tp.topic)}

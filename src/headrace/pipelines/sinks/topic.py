@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from headrace.pipelines.datasource.write_options import Guarantee, stream_write_options
 from headrace.pipelines.sinks.target import MicroBatch
-from headrace.pipelines.source.write_options import Guarantee, stream_write_options
 from headrace.pipelines.spec.model import SourceLocation, SpecError, TopicSink
 
 if TYPE_CHECKING:

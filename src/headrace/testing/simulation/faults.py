@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from headrace.protocol.apis import APIS, Api
-from headrace.testing.simulation.copies import Copies
+from headrace.testing.simulation.committed_records import Copies
 from headrace.testing.simulation.damage import (
     DIRECTORY,
     HARMS_LOG,

@@ -22,7 +22,13 @@ from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.log import Log
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.batches import ComparedBatch, batches, is_compacted, units
-from headrace.testing.simulation.copies import Copies, Place, intact_units, is_valid, units_of
+from headrace.testing.simulation.committed_records import (
+    Copies,
+    Place,
+    intact_units,
+    is_valid,
+    units_of,
+)
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
 from headrace.testing.simulation.machines import Machine, Process

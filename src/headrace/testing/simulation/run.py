@@ -15,7 +15,7 @@ from headrace.client.admin.topics import NewTopic
 from headrace.errors import HeadraceError
 from headrace.storage.data_directory import DELETE_SUFFIX, parse_log_name
 from headrace.storage.segment import LOG_SUFFIX
-from headrace.testing.simulation.copies import CommittedUnit, Copies
+from headrace.testing.simulation.committed_records import CommittedUnit, Copies
 from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.hosts import Host, Simulation

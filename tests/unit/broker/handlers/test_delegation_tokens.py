@@ -12,8 +12,8 @@ from headrace.broker.handlers.delegation_tokens import (
 )
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
+from headrace.metadata.delegation_tokens import DelegationTokenImage
 from headrace.metadata.image import Image
-from headrace.metadata.issued_tokens import DelegationTokenImage
 from headrace.protocol.apis import Api, RequestHeader
 from headrace.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
 from headrace.protocol.messages.describe_delegation_token import (

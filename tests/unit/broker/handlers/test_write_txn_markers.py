@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.coordination.runtime import OFFSETS_TOPIC
-from headrace.broker.handlers.write_txn_markers import write_txn_markers
+from headrace.broker.handlers.transactions import write_txn_markers
 from headrace.broker.replication.partition import Partition
 from headrace.coordinator.shard import ShardEffects
 from headrace.errors import ErrorCode, KafkaError, StorageError

@@ -18,7 +18,8 @@ from headrace.pipelines.spec.model import BuildError, SourceLocation
         ("[A.B] Bad. SQLSTATE: 42703; line 1 pos 7;\n'Project", "bad"),
         (
             "[PYTHON_DATA_SOURCE_ERROR] Failed\nTraceback (most recent call last):\n"
-            "  File x\nheadrace.pipelines.source.errors.OptionError: no option x; use y\n\nmore",
+            "  File x\n"
+            "headrace.pipelines.datasource.errors.OptionError: no option x; use y\n\nmore",
             "no option x; use y",
         ),
         ("", "AnalysisException"),

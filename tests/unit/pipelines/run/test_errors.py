@@ -26,9 +26,9 @@ TRACEBACK = "Traceback (most recent call last):\n"
 STREAMING_QUERY = " SQLSTATE: 38000\n=== Streaming Query ===\nIdentifier: lake [id = 24e1e50f]\n"
 IN_A_READER = (
     f"{PYTHON_EXCEPTION}{TRACEBACK}"
-    '  File "/site-packages/headrace/pipelines/source/readers.py", line 226, in _lose\n'
+    '  File "/site-packages/headrace/pipelines/datasource/readers.py", line 226, in _lose\n'
     '    raise DataLoss(f"{what}; {_ADVICE}")\n'
-    "headrace.pipelines.source.errors.DataLoss: orders-0: offsets 5 to 9 are gone: expired;"
+    "headrace.pipelines.datasource.errors.DataLoss: orders-0: offsets 5 to 9 are gone: expired;"
     " set failOnDataLoss to false to go on with what is left, or start over with a new checkpoint\n"
     f"{STREAMING_QUERY}"
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipelines.spec.columns import avro_columns, ddl_columns, source_columns
+from headrace.pipelines.spec.checks import avro_columns, ddl_columns, source_columns
 from headrace.pipelines.spec.model import Decode, FormatSource, TopicSource
 from tests.unit.pipelines.spec.schemas import SCHEMAS
 
