@@ -229,7 +229,7 @@ def secured_brokers(directory: Path) -> Iterator[tuple[SecuredNode, SecuredNode]
     """Kafka's broker and ours."""
     credentials = Credentials(directory / "credentials")
     with (
-        _kafka(directory / "kafka", credentials) as kafka,
+        secured_kafka(directory / "kafka", credentials) as kafka,
         _headrace(directory / "headrace", credentials) as ours,
     ):
         yield kafka, ours
@@ -240,7 +240,8 @@ def _hold_listeners(stack: ExitStack) -> dict[str, str]:
 
 
 @contextmanager
-def _kafka(directory: Path, credentials: Credentials) -> Iterator[SecuredNode]:
+def secured_kafka(directory: Path, credentials: Credentials) -> Iterator[SecuredNode]:
+    """A broker of Apache Kafka with its data in `directory`, which is made."""
     with ExitStack() as stack:
         addresses = _hold_listeners(stack)
         broker = stack.enter_context(
