@@ -26,6 +26,7 @@ CHANGES: list[Callable[[Admin], object]] = [
     lambda admin: admin.alter_user_scram_credentials(
         [ScramUpsertion("u", "SCRAM-SHA-256", "secret")]
     ),
+    lambda admin: admin.create_role("readers", "who may read"),
 ]
 
 

@@ -139,7 +139,7 @@ def unsupported_reason(ranges: Ranges, name: str, level: int) -> str | None:
 
 
 def check_security_records(brokers: Mapping[int, Ranges]) -> None:
-    """Raise KafkaError if a registered broker stops at records of ACLs, quotas, users and tokens.
+    """Raise KafkaError if a broker stops at records of ACLs, roles, quotas, users and tokens.
 
     `brokers` are the ranges that each has registered with.
     """
@@ -152,7 +152,8 @@ def check_security_records(brokers: Mapping[int, Ranges]) -> None:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"broker {', '.join(map(str, sorted(old)))} has a version of headrace that cannot read"
-            " ACLs, quotas, users and tokens, and would stop; upgrade it first, or unregister it",
+            " ACLs, roles, quotas, users and tokens, and would stop; upgrade it first, or"
+            " unregister it",
         )
 
 

@@ -250,8 +250,15 @@ class Image:
         """Whether the feature of eligible leader replicas is on."""
         return levels_of(self.features).get(ELR_VERSION, 0) > 0
 
+    @property
+    def has_security_records(self) -> bool:
+        """Whether there are ACLs, roles, quotas, users or tokens."""
+        return bool(
+            self.acls or self.client_quotas or self.scram_credentials or self.delegation_tokens
+        ) or any(key.resource_type == ConfigResourceType.ROLE for key in self.configs)
+
     def require_security_records(self) -> None:
-        """Raise KafkaError if a broker stops at records of ACLs, quotas, users and tokens."""
+        """Raise KafkaError if a broker stops at records of ACLs, roles, quotas, users, tokens."""
         check_security_records(
             {broker.broker_id: broker.features for broker in self.brokers.values()}
         )

@@ -19,7 +19,11 @@ from headrace.metadata.records import CommandResult
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed, NoAnswer
 from headrace.protocol.apis import Api, served_versions
-from headrace.protocol.messages.api_versions import ApiVersionsResponse, SupportedFeatureKey
+from headrace.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
 from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochResponse
 from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochResponse
 from headrace.protocol.messages.metadata_records import ConfigRecord
@@ -242,7 +246,8 @@ async def answer_of(quorum: QuorumNode, request: Any) -> Any:
                 return await quorum.fetch(cast("Any", None), request)
             case Api.API_VERSIONS:
                 told = SupportedFeatureKey(name="a", min_version=1, max_version=quorum.leader.epoch)
-                return ApiVersionsResponse(supported_features=[told])
+                served = ApiVersion(api_key=Api.CREATE_ACLS, min_version=1, max_version=3)
+                return ApiVersionsResponse(supported_features=[told], api_keys=[served])
             case Api.FETCH_SNAPSHOT:
                 return await quorum.fetch_snapshot(request)
     except KafkaError as error:

@@ -5,6 +5,7 @@ Without an authorizer they are refused, as in Kafka: rules that nothing enforces
 
 from headrace.broker.node import Node
 from headrace.broker.request import RequestContext
+from headrace.broker.security_records import submit_security_change
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata import acl_entries as commands
 from headrace.metadata.image import Image
@@ -43,13 +44,12 @@ def describe(context: RequestContext, request: DescribeAclsRequest) -> DescribeA
 async def create(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     node = context.node
 
-    def command(image: Image, _: int) -> CommandResult[CreateAclsResponse]:
-        image.require_security_records()
+    def command(image: Image) -> CommandResult[CreateAclsResponse]:
         return commands.create_acls(image.acls, request, lambda: node.rng.randbytes(16))
 
     try:
         _check_authorizer(node)
-        return await node.store.submit(command)
+        return await submit_security_change(node, command)
     except KafkaError as error:
         code, text = error.code, error.detail
     return CreateAclsResponse(

@@ -1,11 +1,13 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: all settings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from headrace.broker.forwarding import ask_controller
 from headrace.broker.log_levels import check_changes, log_levels, make_changes
 from headrace.broker.node import Node
 from headrace.broker.request import RequestContext
+from headrace.broker.security_records import submit_security_change
 from headrace.config import (
     ConfigSource,
     DescribedSetting,
@@ -17,7 +19,8 @@ from headrace.config import (
 )
 from headrace.errors import ErrorCode, KafkaError, unknown_topic
 from headrace.metadata.configs import alter_configs, incremental_alter_configs
-from headrace.metadata.image import ConfigResourceType
+from headrace.metadata.image import ConfigResourceType, Image
+from headrace.metadata.records import CommandResult
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.describe_configs import (
@@ -33,6 +36,8 @@ from headrace.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+
+Response = TypeVar("Response")
 
 
 def describe(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -164,7 +169,9 @@ async def alter(
 ) -> legacy.AlterConfigsResponse:
     node = context.node
     try:
-        return await node.store.submit(lambda image, _: alter_configs(image, request, node.config))
+        return await _submit(
+            node, request.resources, lambda image: alter_configs(image, request, node.config)
+        )
     except KafkaError as error:
         return legacy.AlterConfigsResponse(
             responses=[
@@ -239,11 +246,24 @@ async def _alter_stored(
     node: Node, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     try:
-        return await node.store.submit(
-            lambda image, _: incremental_alter_configs(image, request, node.config)
+        return await _submit(
+            node,
+            request.resources,
+            lambda image: incremental_alter_configs(image, request, node.config),
         )
     except KafkaError as error:
         return _failed(request, error)
+
+
+async def _submit(
+    node: Node,
+    resources: Sequence[legacy.AlterConfigsResource | incremental.AlterConfigsResource],
+    command: Callable[[Image], CommandResult[Response]],
+) -> Response:
+    """Submit a change of settings; those of roles are records that an older node does not know."""
+    if any(resource.resource_type == ConfigResourceType.ROLE for resource in resources):
+        return await submit_security_change(node, command)
+    return await node.store.submit(lambda image, _: command(image))
 
 
 def _failed(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from headrace.broker.authentication import SaslSession
 from headrace.broker.forwarding import pass_to_controller
 from headrace.broker.request import RequestContext
+from headrace.broker.security_records import submit_security_change
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.delegation_tokens import (
@@ -186,11 +187,10 @@ async def _answer(
             response: Response = await pass_to_controller(context, request)
             return response
 
-        def on_image(image: Image, _: int) -> CommandResult[Response]:
-            image.require_security_records()
+        def on_image(image: Image) -> CommandResult[Response]:
             return command(image.delegation_tokens, settings)
 
-        return await node.store.submit(on_image)
+        return await submit_security_change(node, on_image)
     except KafkaError as error:
         return refuse(error.code)
 

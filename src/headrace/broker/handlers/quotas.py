@@ -1,6 +1,7 @@
 """DescribeClientQuotas and AlterClientQuotas: the limits of users, client ids and addresses."""
 
 from headrace.broker.request import RequestContext
+from headrace.broker.security_records import submit_security_change
 from headrace.errors import KafkaError
 from headrace.metadata.client_quotas import (
     alter_client_quotas,
@@ -22,12 +23,11 @@ def describe_quotas(
 async def alter_quotas(
     context: RequestContext, request: alter.AlterClientQuotasRequest
 ) -> alter.AlterClientQuotasResponse:
-    def command(image: Image, _: int) -> CommandResult[alter.AlterClientQuotasResponse]:
-        image.require_security_records()
+    def command(image: Image) -> CommandResult[alter.AlterClientQuotasResponse]:
         return alter_client_quotas(image.client_quotas, request)
 
     try:
-        return await context.node.store.submit(command)
+        return await submit_security_change(context.node, command)
     except KafkaError as error:
         return alter.AlterClientQuotasResponse(
             entries=[answer_of(entry, error.code, error.detail) for entry in request.entries]

@@ -1,6 +1,7 @@
 """Describe- and AlterUserScramCredentials: the users of SCRAM, kept in the metadata log."""
 
 from headrace.broker.request import RequestContext
+from headrace.broker.security_records import submit_security_change
 from headrace.errors import KafkaError
 from headrace.metadata.image import Image
 from headrace.metadata.records import CommandResult
@@ -31,12 +32,11 @@ async def alter_user_scram_credentials(
 ) -> AlterUserScramCredentialsResponse:
     secret = context.node.rng.randbytes(SECRET_BYTES)
 
-    def command(image: Image, _: int) -> CommandResult[AlterUserScramCredentialsResponse]:
-        image.require_security_records()
+    def command(image: Image) -> CommandResult[AlterUserScramCredentialsResponse]:
         return alter_credentials(image.scram_credentials, request, secret)
 
     try:
-        return await context.node.store.submit(command)
+        return await submit_security_change(context.node, command)
     except KafkaError as error:
         names = [change.name for change in request.deletions]
         names += [change.name for change in request.upsertions]

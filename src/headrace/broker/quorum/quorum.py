@@ -345,6 +345,20 @@ class QuorumNode:
 
     async def feature_ranges_of(self, node_id: int) -> Ranges | None:
         """The feature levels that another voter supports; None if it does not answer."""
+        answer = await self._versions_of(node_id)
+        if answer is None:
+            return None
+        return {
+            feature.name: VersionRange(feature.min_version, feature.max_version)
+            for feature in answer.supported_features
+        }
+
+    async def served_apis_of(self, node_id: int) -> frozenset[int] | None:
+        """The keys of the APIs that another voter serves; None if it does not answer."""
+        answer = await self._versions_of(node_id)
+        return None if answer is None else frozenset(api.api_key for api in answer.api_keys)
+
+    async def _versions_of(self, node_id: int) -> ApiVersionsResponse | None:
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version="0")
         try:
             answer: ApiVersionsResponse = await self._driver.peers.link(node_id, "quorum").ask(
@@ -355,10 +369,7 @@ class QuorumNode:
                 "controller %d did not answer which features it supports: %s", node_id, error
             )
             return None
-        return {
-            feature.name: VersionRange(feature.min_version, feature.max_version)
-            for feature in answer.supported_features
-        }
+        return answer
 
     # -- changes of the voters
 

@@ -62,7 +62,7 @@ def context(principal: Principal, *rights: Right) -> RequestContext:
         store=SimpleNamespace(
             is_active=True,
             submit=submit,
-            image=SimpleNamespace(delegation_tokens={TOKEN.token_id: TOKEN}),
+            image=Image(delegation_tokens={TOKEN.token_id: TOKEN}),
         ),
     )
     header = RequestHeader(Api.CREATE_DELEGATION_TOKEN, 3, 0, "client", 0)

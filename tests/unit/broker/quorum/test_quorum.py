@@ -11,6 +11,7 @@ from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image
 from headrace.metadata.records import decode_control_batch, encode_record
+from headrace.protocol.apis import Api
 from headrace.protocol.messages import vote
 from headrace.protocol.records import encode_batch, scan_headers
 from headrace.protocol.schema import Message
@@ -364,8 +365,10 @@ def test_other_voters_are_asked_what_they_support(tmp_path: Path) -> None:
         assert await leader.quorum.feature_ranges_of(other) == {
             "a": (1, leader.quorum.leader.epoch)
         }
+        assert await leader.quorum.served_apis_of(other) == frozenset({int(Api.CREATE_ACLS)})
         await cluster.members[other].kill()
         assert await leader.quorum.feature_ranges_of(other) is None
+        assert await leader.quorum.served_apis_of(other) is None
 
     cluster.run(test())
 
