@@ -722,12 +722,13 @@ def _check_listeners(config: BrokerConfig) -> None:
     _check_inter_broker_listener(config)
     _check_listener_prefixes(config)
     check_node_logins(config)
-    for setting_name, wanted in (
-        ("controller.listener.names", config.controller_listener_names),
-        ("inter.broker.listener.name", (config.inter_broker_listener_name,)),
+    # Each role serves its own listeners; the settings of a node may name those of the other role.
+    for setting_name, wanted, serves in (
+        ("controller.listener.names", config.controller_listener_names, config.is_controller),
+        ("inter.broker.listener.name", (config.inter_broker_listener_name,), config.is_broker),
     ):
         for name in wanted:
-            if name is not None and "controller" in config.process_roles and name not in names:
+            if name is not None and serves and name not in names:
                 raise ConfigError(f"{setting_name} has {name}, which listeners does not have")
     if config.advertised_listeners is None:
         for listener in config.listeners:

@@ -71,6 +71,26 @@ def test_contradictions_about_the_listener_between_brokers_are_refused() -> None
     )
 
 
+def test_each_role_has_the_listeners_that_it_serves() -> None:
+    names = {
+        "listener.security.protocol.map": SSL["listener.security.protocol.map"],
+        "inter.broker.listener.name": "INSIDE",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "2@h:3",
+    }
+    controller = {"process.roles": "controller", "node.id": "2", "listeners": "CONTROLLER://h:3"}
+    broker = {"process.roles": "broker", "listeners": "INSIDE://h:2"}
+    # The names of the other role's listeners may be in every node's settings.
+    assert broker_config(names | controller).inter_broker_listener == "INSIDE"
+    assert broker_config(names | broker).controller_listener == "CONTROLLER"
+    assert "inter.broker.listener.name has INSIDE" in refusal(
+        names | broker | {"listeners": "SSL://h:1"}
+    )
+    assert "controller.listener.names has CONTROLLER" in refusal(
+        names | controller | {"listeners": "INSIDE://h:2"}
+    )
+
+
 def test_a_setting_of_one_listener_goes_before_that_of_all() -> None:
     config = broker_config(
         SSL | {"ssl.client.auth": "requested", "listener.name.inside.ssl.client.auth": "required"}
