@@ -19,6 +19,7 @@ from headrace.testing.ports import HOST, hold_port
 from headrace.testing.time_limits import scaled, wait_until
 
 NODES = (1, 2, 3)
+CONTROLLERS = (11, 12, 13)
 START_S, STOP_S = 60.0, 60.0
 # A leader change, in a process that has many neighbours.
 OUTAGE_S = 10.0
@@ -27,7 +28,14 @@ MECHANISM = "SCRAM-SHA-512"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 TOPIC, GROUP = "orders", "billing"
-LISTENERS = ("PLAIN", "CONTROLLER", "SECURE", "SECURE_CONTROLLER")
+PLAIN_LISTENERS = ("PLAIN", "CONTROLLER")
+SECURE_LISTENERS = ("SECURE", "SECURE_CONTROLLER")
+LISTENERS = (*PLAIN_LISTENERS, *SECURE_LISTENERS)
+LISTENERS_OF = {
+    "broker": ("PLAIN", "SECURE"),
+    "controller": ("CONTROLLER", "SECURE_CONTROLLER"),
+    "broker,controller": LISTENERS,
+}
 
 PLAIN_SETTINGS = {
     "inter.broker.listener.name": "PLAIN",
@@ -56,13 +64,15 @@ ONLY_ACLS = {"allow.everyone.if.no.acl.found": "false"}
 class Node(BrokerProcess):
     """A node, and the settings it is started with next time."""
 
-    def __init__(self, node_id: int, directory: Path) -> None:
+    def __init__(self, node_id: int, roles: str, directory: Path) -> None:
         self.log = BrokerLog()
         super().__init__(self.log, STOP_S)
+        self.listeners = LISTENERS_OF[roles]
         self.ports: dict[str, int] = {}
         self.settings: dict[str, str] = {
             **DEFAULTS,
             "node.id": str(node_id),
+            "process.roles": roles,
             "log.dirs": str(directory / str(node_id)),
             "default.replication.factor": "3",
             "min.insync.replicas": "2",
@@ -77,10 +87,14 @@ class Node(BrokerProcess):
 
 
 class SecuredLater:
-    """Three nodes that begin in plain text."""
+    """Three nodes that begin in plain text; if `apart`, three brokers and three controllers."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self.nodes = {node_id: Node(node_id, directory) for node_id in NODES}
+    def __init__(self, directory: Path, stack: ExitStack, *, apart: bool) -> None:
+        roles = "broker" if apart else "broker,controller"
+        self.nodes = {node_id: Node(node_id, roles, directory) for node_id in NODES}
+        if apart:
+            for node_id in CONTROLLERS:
+                self.nodes[node_id] = Node(node_id, "controller", directory)
         self.authority = CertificateAuthority.create(directory / "certs")
         keystore = self.authority.issue_broker("node", LOOPBACK_HOSTS)
         self.stores = {
@@ -88,10 +102,10 @@ class SecuredLater:
             "ssl.truststore.location": str(self.authority.certificate_path),
         }
         for node in self.nodes.values():
-            for name in LISTENERS:
+            for name in node.listeners:
                 node.ports[name] = stack.enter_context(hold_port()).number
             stack.callback(lambda node: node.kill() if node.is_running else None, node)
-        self.set(PLAIN_SETTINGS, "PLAIN", "CONTROLLER", voters_at="CONTROLLER")
+        self.set(PLAIN_SETTINGS, *PLAIN_LISTENERS, voters_at="CONTROLLER")
         for node in self.nodes.values():
             node.begin()
         for node in self.nodes.values():
@@ -99,9 +113,15 @@ class SecuredLater:
 
     def set(self, settings: Mapping[str, str], *listeners: str, voters_at: str) -> None:
         """Change the properties file of every node; it takes effect with its next start."""
-        voters = ",".join(f"{i}@{HOST}:{node.ports[voters_at]}" for i, node in self.nodes.items())
+        voters = ",".join(
+            f"{node_id}@{HOST}:{node.ports[voters_at]}"
+            for node_id, node in self.nodes.items()
+            if voters_at in node.ports
+        )
         for node in self.nodes.values():
-            own = ",".join(f"{name}://{HOST}:{node.ports[name]}" for name in listeners)
+            own = ",".join(
+                f"{name}://{HOST}:{node.ports[name]}" for name in listeners if name in node.ports
+            )
             node.settings |= {"listeners": own, "controller.quorum.voters": voters, **settings}
 
     def restart_each(self, admin: headrace.Admin) -> None:
@@ -114,7 +134,7 @@ class SecuredLater:
         wait_until(lambda: all_in_sync(admin), 60, "all replicas in sync")
 
     def servers(self, listener: str) -> str:
-        return ",".join(f"{HOST}:{node.ports[listener]}" for node in self.nodes.values())
+        return ",".join(f"{HOST}:{self.nodes[node_id].ports[listener]}" for node_id in NODES)
 
     def plain(self) -> dict[str, Any]:
         return {"bootstrap_servers": self.servers("PLAIN")}
@@ -205,13 +225,22 @@ class Traffic:
         return max(later - sooner for sooner, later in pairwise(times))
 
 
-@pytest.mark.timeout(600)
-def test_a_cluster_in_use_is_secured_listener_by_listener(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("apart", "voters_in_log"),
+    [(False, False), (True, False), (False, True)],
+    ids=["nodes with both roles", "controllers that are no brokers", "voters in the log"],
+)
+def test_a_cluster_in_use_is_secured_listener_by_listener(
+    tmp_path: Path, apart: bool, voters_in_log: bool
+) -> None:
     traffic = Traffic()
     with ExitStack() as stack:
-        cluster = SecuredLater(tmp_path, stack)
+        cluster = SecuredLater(tmp_path, stack, apart=apart)
         admin = stack.enter_context(headrace.Admin(**cluster.plain()))
         admin.create_topics([headrace.NewTopic(TOPIC, 3, 3)])
+        if voters_in_log:
+            admin.update_features({"kraft.version": 1})
         # 1. Users.
         users = [
             headrace.ScramUpsertion(name, MECHANISM, password)
@@ -233,9 +262,7 @@ def test_a_cluster_in_use_is_secured_listener_by_listener(tmp_path: Path) -> Non
         secured_admin = stack.enter_context(headrace.Admin(**cluster.secured("admin")))
         with traffic.through(cluster.secured("app")):
             # 5. No plain listeners, and an authorizer that allows what no ACL is about.
-            cluster.set(
-                NO_PLAIN_LISTENERS, "SECURE", "SECURE_CONTROLLER", voters_at="SECURE_CONTROLLER"
-            )
+            cluster.set(NO_PLAIN_LISTENERS, *SECURE_LISTENERS, voters_at="SECURE_CONTROLLER")
             cluster.restart_each(secured_admin)
             # 6. ACLs, and then nothing without one.
             secured_admin.create_acls(
@@ -245,7 +272,7 @@ def test_a_cluster_in_use_is_secured_listener_by_listener(tmp_path: Path) -> Non
                     headrace.Acl("User:app", "read", "group", GROUP),
                 ]
             )
-            cluster.set(ONLY_ACLS, "SECURE", "SECURE_CONTROLLER", voters_at="SECURE_CONTROLLER")
+            cluster.set(ONLY_ACLS, *SECURE_LISTENERS, voters_at="SECURE_CONTROLLER")
             cluster.restart_each(secured_admin)
             sent = traffic.count()
             wait_until(lambda: traffic.count() > sent + 10, 60, "records under ACLs")
