@@ -109,7 +109,11 @@ class DataDirectory:
         All parents are flushed as long as there is no `meta.properties`: an earlier start may have
         made them and ended before they were.
         """
+        is_new = not self._files.exists(self.path)
         self._files.make_directory(self.path)
+        if is_new:
+            # One that an administrator has made keeps the mode that it was given.
+            self._files.make_private(self.path)
         if self._files.exists(f"{self.path}/{META_PROPERTIES}"):
             return
         path = self.path

@@ -1,16 +1,20 @@
 """Files and directories of the operating system: the only module that opens them.
 
-Rule: every `OSError` becomes a `StorageError` that names the path and the cause. `Files` and
-`File` are ordinary classes so that a simulator or a test can subclass them and inject faults.
+Rule: every `OSError` but those of `make_private` becomes a `StorageError` that names the path and
+the cause. `Files` and `File` are ordinary classes so that a simulator or a test can subclass them
+and inject faults.
 """
 
 import errno
 import fcntl
+import logging
 import os
 from contextlib import suppress
 
 from headrace.errors import StorageError
 from headrace.types import Buffer
+
+logger = logging.getLogger(__name__)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_NOWAIT = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -281,6 +285,17 @@ class Files:
             os.makedirs(path, 0o755, exist_ok=True)
         except OSError as error:
             raise storage_error("create directory", path, error) from error
+
+    def make_private(self, path: str) -> None:
+        """Let only its owner, and the administrator, into a directory; log where that fails.
+
+        It fails on file systems without modes, and in a directory of somebody else.
+        """
+        try:
+            if os.stat(path).st_mode & 0o077:
+                os.chmod(path, 0o700)
+        except OSError as error:
+            logger.warning("others may read %s: %s", path, error)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file or directory, replacing a file of the new name."""

@@ -495,6 +495,8 @@ class LogManager:
                 raise directory.error
             path = f"{directory.path}/{METADATA_LOG}"
             self._metadata_log = self.open_log(METADATA_LOG, directory, path, config, now_ms)
+            # It has SCRAM's salted keys.
+            self.files.make_private(path)
         return self._metadata_log
 
     def high_watermark(self, partition: TopicPartition) -> int | None:

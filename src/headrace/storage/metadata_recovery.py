@@ -426,6 +426,7 @@ def replace_log(
     current = f"{found.data_directory}/{METADATA_LOG}"
     fresh, aside = (f"{current}.{unique.hex()}{suffix}" for suffix in (_NEW_SUFFIX, DAMAGED_SUFFIX))
     files.make_directory(fresh)
+    files.make_private(fresh)
     if remains is not None:
         _write_remains(files, found, remains, fresh)
     if state is not None:

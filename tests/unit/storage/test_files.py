@@ -146,6 +146,17 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     again.release()
 
 
+def test_a_private_directory_is_for_its_owner(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "private"
+    path.mkdir(mode=0o755)
+    FILES.make_private(str(path))
+    assert path.stat().st_mode & 0o777 == 0o700
+    FILES.make_private(str(tmp_path / "none"))
+    assert "others may read" in caplog.text
+
+
 def test_directories_are_listed_by_kind(tmp_path: Path) -> None:
     FILES.make_directory(str(tmp_path / "one" / "two"))
     FILES.make_directory(str(tmp_path / "one"))

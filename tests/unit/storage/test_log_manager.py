@@ -559,6 +559,18 @@ def test_a_full_disk_only_postpones_the_checkpoint(open_manager: Open) -> None:
     assert append(manager.logs[partition(0)]).base_offset == 1
 
 
+def test_what_others_may_read_is_up_to_the_administrator_but_for_the_metadata_log(
+    tmp_path: Path, open_manager: Open
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    manager = open_manager("shared", "new")
+    manager.open_metadata_log(SMALL, NOW_MS)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"shared": 0o755, "new": 0o700}
+    assert (shared / "__cluster_metadata-0").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_metadata_log_is_opened_by_name_only(tmp_path: Path, open_manager: Open) -> None:
     manager = open_manager()
     metadata = manager.open_metadata_log(SMALL, NOW_MS)

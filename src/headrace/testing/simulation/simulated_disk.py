@@ -476,6 +476,9 @@ class SimulatedFiles(Files):
         except OSError as error:
             raise storage_error("create directory", path, error) from error
 
+    def make_private(self, path: str) -> None:
+        """Do nothing: a simulated disk has no users."""
+
     def rename(self, old: str, new: str) -> None:
         node = self._node("rename", old)
         try:
