@@ -43,6 +43,10 @@ class DiskFull(ResourceShortage):
     """A write found no room: the disk, a quota or a file size limit is used up."""
 
 
+class UnflushedWrites(DiskFull):
+    """A flush found no room: bytes that were written before may be missing from the disk."""
+
+
 class TooManyOpenFiles(ResourceShortage):
     """The process or the system has no descriptor left."""
 
@@ -59,7 +63,8 @@ def storage_error(action: str, path: str, error: OSError) -> StorageError:
     """The StorageError for an OSError; its text names the action, the path and the cause."""
     cause = error.strerror or str(error)
     if error.errno in _FULL:
-        return DiskFull(f"cannot {action} {path}: {cause}; free some space on that disk")
+        kind = UnflushedWrites if action.startswith("flush") else DiskFull
+        return kind(f"cannot {action} {path}: {cause}; free some space on that disk")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return FileMissing(f"cannot {action} {path}: {cause}")
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -213,6 +213,11 @@ class Log:
         return self._state.health.offline
 
     @property
+    def may_reopen(self) -> bool:
+        """Whether the log is offline, and opening it again makes it serve once there is room."""
+        return self._state.health.may_reopen
+
+    @property
     def closed(self) -> bool:
         """Whether the log was closed, and its files may be gone."""
         return self._state.health.closed

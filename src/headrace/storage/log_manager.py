@@ -359,6 +359,17 @@ class LogManager:
             self.missing[partition] = directory
         return aside
 
+    def close_offline(self, partition: TopicPartition, now_ms: int) -> None:
+        """Close a log that a full disk took offline, for `open_failed` to open it again."""
+        log = self.logs[partition]
+        assert log.offline is not None and log.may_reopen, partition
+        with suppress(KafkaError):  # A copy would not know of the change that was broken off.
+            self.moves.cancel(partition, now_ms)
+        del self.logs[partition]
+        log.close(clean=False)
+        self._forget_files(log.directory)
+        self.failed[partition] = log.offline
+
     def open_failed(self, partition: TopicPartition, now_ms: int) -> None:
         """Retry to open a log that failed for lack of disk space or file descriptors."""
         if not isinstance(self.failed.get(partition), ResourceShortage):
@@ -366,7 +377,10 @@ class LogManager:
         directory = self._homes[partition]
         path, config = f"{directory.path}/{partition}", self.config_of(partition)
         with suppress(StorageError):
-            self.logs[partition] = self.open_log(partition, directory, path, config, now_ms)
+            # It may have been changed since the start, which a clean shutdown says nothing about.
+            self.logs[partition] = self.open_log(
+                partition, directory, path, config, now_ms, trusted=False
+            )
             del self.failed[partition]
 
     def intact_prefix(self, partition: TopicPartition) -> IntactPrefix | None:

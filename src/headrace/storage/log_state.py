@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TypeVar
 
 from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError, StorageError
-from headrace.storage.files import ResourceShortage
+from headrace.storage.files import ResourceShortage, UnflushedWrites
 from headrace.storage.log_segments import PositionHints, Segments
 from headrace.types import TopicPartition
 
@@ -24,7 +24,8 @@ class LogHealth:
     """The health of a log: serving, short of a resource, offline or closed.
 
     Rule: a failed disk takes the log offline for good; a resource that is used up fails only the
-    operation that needs it.
+    operation that needs it, or takes the log offline until it is opened again, if the operation
+    was broken off halfway.
 
     Unlike Kafka: a full disk does not take the log offline. The failed write is undone, records can
     still be read and old segments deleted, and appends succeed again once there is room.
@@ -87,7 +88,19 @@ class LogHealth:
             self.down = True
 
     @property
+    def may_reopen(self) -> bool:
+        """Whether the log is offline, and opening it again makes it serve once there is room.
+
+        Not after a flush: the system may hold bytes in memory for written that it could not write.
+        """
+        return isinstance(self.offline, ResourceShortage) and not isinstance(
+            self.offline, UnflushedWrites
+        )
+
+    @property
     def _advice(self) -> str:
+        if self.may_reopen:
+            return "it is opened again when there is room"
         if isinstance(self.offline, ResourceShortage):
             return "when there is room, restart the broker"
         return "repair or replace the disk, then restart the broker"

@@ -210,4 +210,5 @@ def descriptor(path: str, create: bool) -> int:
 
 
 def fault(operation: str, path: str, number: int) -> StorageError:
-    return storage_error(operation, path, OSError(number, errno.errorcode[number]))
+    action = operation.replace("sync_directory", "flush directory").replace("sync", "flush")
+    return storage_error(action, path, OSError(number, errno.errorcode[number]))

@@ -87,7 +87,19 @@ def test_a_change_that_a_full_disk_broke_off_needs_room_and_no_other_disk(
     append(log)
     append(log)
     files.fail("write", "leader-epoch-checkpoint.tmp", errno.ENOSPC)
-    with pytest.raises(KafkaError, match="is offline: when there is room, restart the broker"):
+    with pytest.raises(KafkaError, match="is offline: it is opened again when there is room"):
         log.truncate_to(0)
     [line] = errors(caplog)
-    assert line.endswith("Other replicas lead in its place; when there is room, restart the broker")
+    assert line.endswith("Other replicas lead in its place; it is opened again when there is room")
+    assert log.may_reopen
+
+
+def test_after_a_flush_that_found_no_room_a_log_is_not_opened_again(tmp_path: Path) -> None:
+    """The page cache may have records that the disk does not have, and would not write again."""
+    files = FaultyFiles()
+    log = open_log(tmp_path, files=files)
+    append(log)
+    files.fails = lambda operation, _path: errno.ENOSPC * (operation == "sync")
+    with pytest.raises(KafkaError, match="is offline: when there is room, restart the broker"):
+        log.flush()
+    assert not log.may_reopen

@@ -270,6 +270,8 @@ class ReplicaManager:
         """Reopen replicas that lacked disk space; a partition at a time, as `apply`."""
         if not self._logs.has_room:
             return
+        for partition in [partition for partition in self if partition.log.may_reopen]:
+            self._close_offline(partition)
         for name, is_whole in list(self._short_of_space.items()):
             yield
             image = self._image
@@ -579,6 +581,17 @@ class ReplicaManager:
         if isinstance(error, LostLog):
             self._lost_logs.add(name)
         self._stop_partition(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+
+    def _close_offline(self, partition: Partition) -> None:
+        """Close a replica whose log a full disk took offline, to reopen it.
+
+        The log then has what a restart of the broker would find: nothing that was written is
+        missing.
+        """
+        name, reason = partition.name, str(partition.log.offline)
+        self._logs.close_offline(name, self._clock.now_ms())
+        self._offline[name], self._short_of_space[name] = reason, True
+        self._stop_partition(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
 
     def _stop_partition(self, name: TopicPartition, error: KafkaError) -> None:
         partition = self._topics.get(name.topic, {}).pop(name.partition, None)

@@ -29,7 +29,7 @@ from headrace.metadata.image import (
 )
 from headrace.storage.log_manager import LogManager
 from headrace.types import TopicPartition
-from tests.unit.storage.logs import FaultyFiles, append
+from tests.unit.storage.logs import FaultyFiles, append, read_all
 
 NOW_MS = 1_700_000_000_000
 ME = 2
@@ -765,6 +765,56 @@ def test_a_replica_that_cannot_note_its_leadership_comes_back_with_its_log(hold:
     here.files.heal()
     list(here.replicas.reopen_after_shortage(CONFIG))
     assert here.replicas.leader_of("orders", 0).leader_epoch == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize(
+    ("operation", "suffix"),
+    [("write", "leader-epoch-checkpoint.tmp"), ("truncate", ".log"), ("write", "flushed-offset")],
+)
+def test_a_replica_whose_truncation_a_full_disk_broke_off_comes_back_by_itself(
+    hold: Open, operation: str, suffix: str, number: int
+) -> None:
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2))))
+    log = here.replicas.replica_of("orders", 0).log
+    append(log, 5)
+    append(log, 5, leader_epoch=1)
+    here.stop()
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2))))
+    log = here.replicas.replica_of("orders", 0).log
+    assert not log.recovery.scanned
+    here.files.fail(operation, suffix, number)
+    with pytest.raises(KafkaError):
+        here.replicas.replica_of("orders", 0).truncate_to(5)
+    assert here.replicas.offline_partitions() == [TopicPartition("orders", 0)]
+    list(here.replicas.reopen_after_shortage(CONFIG))
+    here.files.heal()
+    list(here.replicas.reopen_after_shortage(CONFIG))
+    assert here.replicas.offline_partitions() == []
+    found = here.replicas.replica_of("orders", 0)
+    assert found.log is not log
+    assert found.log.recovery.scanned
+    assert here.fetchers.followed[found.name][0] == 1
+    found.truncate_to(5)
+    assert [offset for offset, _ in read_all(found.log)] == list(range(5))
+    append(found.log, 5, leader_epoch=1)
+    assert found.log.log_end_offset == 10
+
+
+def test_a_replica_whose_disk_failed_in_a_truncation_stays_offline(hold: Open) -> None:
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2))))
+    held = here.replicas.replica_of("orders", 0)
+    append(held.log, 5)
+    append(held.log, 5, leader_epoch=1)
+    here.files.fail("write", "leader-epoch-checkpoint.tmp", errno.EIO)
+    with pytest.raises(KafkaError):
+        held.truncate_to(0)
+    here.files.heal()
+    list(here.replicas.reopen_after_shortage(CONFIG))
+    assert here.replicas.offline_partitions() == [held.name]
 
 
 def test_a_log_that_is_begun_anew_is_not_found_where_nobody_else_is_in_sync(hold: Open) -> None:
