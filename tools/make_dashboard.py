@@ -29,6 +29,11 @@ def _rate(metric: str, by: str, matcher: str = _AT) -> str:
     return f"sum by ({by}) (rate({metric}{{{matcher}}}[$__rate_interval]))"
 
 
+def _pipeline_rate(metric: str, by: str = "query") -> str:
+    # Pipelines are other targets than the brokers that the dashboard lets choose.
+    return f"sum by (pipeline, {by}) (rate(headrace_pipeline_{metric}[$__rate_interval]))"
+
+
 def _quantiles(metric: str, matcher: str) -> tuple[tuple[str, str], ...]:
     return tuple(
         (
@@ -196,6 +201,47 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     _sum("headrace_worker_queue_length", "pool", "{{pool}} calls"),
                     _sum("headrace_fetches_waiting", "instance", "fetches {{instance}}"),
                     (_rate("headrace_cold_reads_total", "instance"), "cold reads/s {{instance}}"),
+                ),
+            ),
+        ),
+    ),
+    (
+        "Pipelines",
+        (
+            Panel(
+                "Rows in",
+                "cps",
+                ((_pipeline_rate("rows_in_total"), "{{pipeline}} {{query}}"),),
+            ),
+            Panel(
+                "Lag in records",
+                "none",
+                (("headrace_pipeline_lag_records", "{{pipeline}} {{query}}"),),
+            ),
+            Panel(
+                "Time of the last batch",
+                "s",
+                (("headrace_pipeline_batch_seconds", "{{pipeline}} {{query}}"),),
+            ),
+            Panel(
+                "Dead letters",
+                "cps",
+                ((_pipeline_rate("dead_letters_total", "reason"), "{{pipeline}} {{reason}}"),),
+            ),
+            Panel(
+                "Rows of state",
+                "none",
+                (("headrace_pipeline_state_rows", "{{pipeline}} {{query}}"),),
+            ),
+            Panel(
+                "Restarts and waiting",
+                "none",
+                (
+                    (
+                        "sum by (pipeline, query) (increase(headrace_pipeline_restarts_total[1h]))",
+                        "restarts in an hour {{pipeline}} {{query}}",
+                    ),
+                    ("headrace_pipeline_waiting", "waiting {{pipeline}} {{query}}"),
                 ),
             ),
         ),

@@ -3,14 +3,20 @@
 import json
 import subprocess
 import threading
+import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import get_current_span
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
-from headrace import Admin
+from headrace import Admin, Producer
+from headrace.client.tracing import context_of, send_span
 from headrace.pipelines.locations import notes_directory
 from headrace.pipelines.run.checkpoints import do_resets, plan_resets, query_parts
 from headrace.pipelines.run.queries import StopRequest
@@ -140,6 +146,44 @@ def test_orders_are_counted_kept_and_sorted_out(
     assert [query.name for query in written.queries] == list(rows)
 
 
+def test_the_context_of_a_trace_goes_through_source_sink_and_dead_letters(
+    spark: SparkSession, spark_broker: Broker, tmp_path: Path
+) -> None:
+    tracer = TracerProvider().get_tracer("test")
+    topic = spark_broker.create_topic("run-traced")
+    for name in ("run-traced-out", "run-traced-dead"):
+        spark_broker.create_topic(name)
+    traces: dict[bytes, int] = {}
+    with Producer(bootstrap_servers=spark_broker.bootstrap_servers) as producer:
+        for value in (b'{"n": 1}', b'{"n": 2}', b"{bad"):
+            with tracer.start_as_current_span("order") as span:
+                traces[value] = span.get_span_context().trace_id
+                with send_span(topic, [("kind", b"tea")], tracer) as headers:
+                    producer.send(topic, value, headers=headers)
+    path = write_pipeline(
+        tmp_path,
+        spark_broker,
+        "run-traced",
+        """
+        sources:
+          numbers:
+            topic: run-traced
+            decode: { format: json, schema: n BIGINT, keep: [value, headers] }
+        sinks:
+          copy: { from: numbers, topic: run-traced-out, value: value, headers: headers }
+        dead_letters: run-traced-dead
+        """,
+    )
+    run_now(path)
+    arrived = received(spark_broker, "run-traced-out")
+    letters = received(spark_broker, "run-traced-dead")
+    assert (len(arrived), len(letters)) == (2, 1)
+    for record in (*arrived, *letters):
+        context = get_current_span(context_of(record)).get_span_context()
+        assert context.trace_id == traces[record.value or b""]
+        assert ("kind", b"tea") in record.headers
+
+
 def test_a_run_stops_between_batches_when_it_is_asked_to(
     spark: SparkSession, spark_broker: Broker, tmp_path: Path
 ) -> None:
@@ -240,6 +284,17 @@ def test_a_plan_is_made_without_reading_anything(
     assert not (tmp_path / "checkpoints").exists()
 
 
+def scrape(url: str) -> dict[tuple[str, ...], float]:
+    """Samples of a listener for Prometheus by name and labels, read by Prometheus's own parser."""
+    with urllib.request.urlopen(url, timeout=scaled(5)) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
 @pytest.mark.timeout(300)
 def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_path: Path) -> None:
     topic = spark_broker.create_topic("run-command")
@@ -267,14 +322,20 @@ def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_
             check=False,
         )
 
+    began = time.time()
     with subprocess.Popen(
-        [headrace_command(), "pipeline", "run", str(path), "--master", "local[2]", *QUICK_START],
+        [
+            *(headrace_command(), "pipeline", "run", str(path), "--master", "local[2]"),
+            *("--metrics-listen", "127.0.0.1:0", *QUICK_START),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stderr is not None
+        url = process.stderr.readline().removeprefix("metrics: ").strip()
         lines = [process.stderr.readline().rstrip() for _ in range(3)]
+        scraped = scrape(url)
         status = json.loads(headrace("status", "--json").stdout)
         stopped = headrace("stop", "--timeout", "60")
         out, err = process.communicate(timeout=scaled(60))
@@ -284,6 +345,18 @@ def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_
     ]
     assert lines[2].startswith("lake: batch 0, 5 rows, ")
     assert (status["phase"], status["pid"]) == ("running", process.pid)
+    query = ("run-command", "lake")
+    assert scraped["headrace_pipeline_rows_in_total", *query] == 5
+    assert scraped["headrace_pipeline_rows_out_total", *query] == 5
+    assert scraped["headrace_pipeline_batches_total", *query] == 1
+    assert scraped["headrace_pipeline_batch_seconds", *query] > 0
+    assert scraped["headrace_pipeline_lag_records", *query] == 0
+    assert scraped["headrace_pipeline_active", *query] == 1
+    assert scraped["headrace_pipeline_phase", "run-command", "running"] == 1
+    # Spark's report is of this run, and of this time zone or another.
+    assert began < scraped["headrace_pipeline_last_report_timestamp_seconds", *query] < time.time()
+    with pytest.raises(OSError, match="refused"):
+        scrape(url)
     assert (stopped.returncode, stopped.stdout) == (0, "stopped pipeline run-command\n")
     assert (process.returncode, out) == (0, "")
     assert [line.split()[:4] for line in err.splitlines()] == [

@@ -11,6 +11,7 @@ import yaml
 
 from headrace.metrics import catalog
 from headrace.metrics.registry import Kind
+from headrace.pipelines.run import run_metrics
 from headrace.testing.time_limits import scaled
 from tools import make_dashboard
 
@@ -18,16 +19,22 @@ ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 RUNBOOK = ROOT / "docs" / "operations.md"
 
+FAMILIES = (
+    *catalog.ALL,
+    run_metrics.PHASE,
+    run_metrics.DEAD_LETTERS,
+    *run_metrics.QUERY_FAMILIES,
+)
 SERIES = {
     name
-    for family in catalog.ALL
+    for family in FAMILIES
     for name in (
         [f"{family.name}{suffix}" for suffix in ("_bucket", "_sum", "_count")]
         if family.kind is Kind.HISTOGRAM
         else [family.name]
     )
 }
-LABELS = {family.name: {*family.labels, "le"} for family in catalog.ALL}
+LABELS = {family.name: {*family.labels, "le"} for family in FAMILIES}
 
 
 def alerts() -> list[dict[str, Any]]:

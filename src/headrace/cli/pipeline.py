@@ -171,7 +171,9 @@ def run(
     stop, metrics = StopRequest(), RunMetrics()
     with ExitStack() as stack:
         if metrics_listen is not None:
-            stack.enter_context(metrics.served(metrics_listen))
+            url = stack.enter_context(metrics.served(metrics_listen))
+            if not quiet:
+                click.echo(f"metrics: {url}", err=True)
         screen = stack.enter_context(display(found.name, shown=not quiet))
 
         def on_progress(progress: RunState) -> None:
