@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.client.metrics import CONSUMER_METRICS, PRODUCER_METRICS
+from headrace.client.metrics import ADMIN_METRICS, CONSUMER_METRICS, PRODUCER_METRICS
 from headrace.client.options import ADMIN_OPTIONS, CONSUMER_OPTIONS, PRODUCER_OPTIONS
 from headrace.options import INT_MAX, LONG_MAX, Option
 
@@ -40,6 +40,11 @@ METRICS = """\
 seconds, latencies in milliseconds, totals since the client was made. `headrace.client.prometheus`
 exposes them as `headrace_producer_record_send_rate` and so on, and every partition's lag as
 `headrace_consumer_records_lag`.
+"""
+
+ADMIN_NOTE = """\
+In Prometheus their names begin with `headrace_admin_client_`. A request that a broker refuses is
+answered: it raises, and counts as a request.
 """
 
 _UNITS = {
@@ -75,6 +80,11 @@ def render() -> str:
             "## Metrics of a consumer",
             "",
             *_metrics(CONSUMER_METRICS),
+            "",
+            "## Metrics of an admin client",
+            "",
+            ADMIN_NOTE,
+            *_metrics(ADMIN_METRICS),
             "",
         ]
     )

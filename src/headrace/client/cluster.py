@@ -21,6 +21,7 @@ from headrace.client.cluster_metadata import (
     view_of,
 )
 from headrace.client.errors import TimedOut, Unreachable, check
+from headrace.client.metrics import AdminClientMetrics
 from headrace.clock import Clock, SystemClock
 from headrace.errors import (
     ErrorCode,
@@ -103,6 +104,7 @@ class ClusterClient:
         self._connect: Connector = connect or partial(ClientConnection.open, security=security)
         self._connections: dict[tuple[Address, str], ClientConnection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Task[ClientConnection]] = {}
+        self._requests = AdminClientMetrics(self.clock)
         self._view = _NEVER_ASKED
         self._topics: dict[str, TopicInfo] = {}
         self._heard: dict[str, float] = {}
@@ -287,8 +289,33 @@ class ClusterClient:
             connection = await self._any_connection(deadline)
         else:
             connection = await self.connection(node_id, deadline, lane=lane)
-        left_s = max(deadline - self.clock.monotonic(), 0.001)
-        return await connection.ask(request, left_s, version_max=version_max)
+        return await self.ask(connection, request, deadline, version_max=version_max)
+
+    async def ask(
+        self,
+        connection: ClientConnection,
+        request: Message,
+        deadline: float,
+        *,
+        version_max: int | None = None,
+    ) -> Any:
+        """Send a request over a connection and return the response, counted in `metrics`."""
+        begun = self.clock.monotonic()
+        try:
+            response = await connection.ask(
+                request, max(deadline - begun, 0.001), version_max=version_max
+            )
+        except ConnectionFailed:
+            self._requests.request_failed()
+            raise
+        self._requests.request_done(self.clock.monotonic() - begun)
+        return response
+
+    def metrics(self) -> dict[str, float]:
+        """What `call` and `ask` counted, under Kafka's names. May be called from any thread."""
+        # One step for Python: the event loop may be opening a connection meanwhile.
+        connections = list(self._connections.values())
+        return self._requests.snapshot(sum(connection.is_open for connection in connections))
 
     async def retrying(self, operation: Callable[[], Awaitable[Result]], deadline: float) -> Result:
         """The result of `operation`, retried after retriable errors until the deadline."""
@@ -369,6 +396,7 @@ class ClusterClient:
         try:
             connection = await self._connect(place[0], timeout_s, client_id=self.client_id)
             self._connections[place] = connection
+            self._requests.connection_opened()
             return connection
         finally:
             del self._opening[place]

@@ -70,6 +70,17 @@ CONSUMER_METRICS: Mapping[str, str] = {
     "last-heartbeat-seconds-ago": "Seconds since the last heartbeat; -1 before the first.",
 }
 
+ADMIN_METRICS: Mapping[str, str] = {
+    "request-rate": "Requests answered per second, whatever the answer.",
+    "request-total": "Requests answered, whatever the answer.",
+    "request-latency-avg": "Mean milliseconds from a request to its answer.",
+    "request-latency-max": "Longest milliseconds from a request to its answer.",
+    "request-error-rate": "Requests per second that had no answer in time.",
+    "request-error-total": "Requests that had no answer: the connection failed, or time was up.",
+    "connection-count": "Connections that are open.",
+    "connection-creation-total": "Connections that were opened.",
+}
+
 
 class Sensor:
     """Numbers reported over time: their sum since the start, and a recent window.
@@ -315,6 +326,41 @@ class ConsumerMetrics:
             "heartbeat-total": float(self._heartbeats.count),
             "heartbeat-response-time-max": self._heartbeats.maximum() * 1000,
             "last-heartbeat-seconds-ago": self._heartbeats.seconds_ago(),
+        }
+
+
+class AdminClientMetrics:
+    """The metrics of an admin client. Written on its event loop, read from any thread."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        self._latency = Sensor(clock)
+        self._failures = Sensor(clock)
+        self._opened = 0
+
+    def request_done(self, latency_s: float) -> None:
+        """Count an answered request."""
+        self._latency.add(latency_s)
+
+    def request_failed(self) -> None:
+        """Count a request that had no answer."""
+        self._failures.add(1)
+
+    def connection_opened(self) -> None:
+        """Count a connection."""
+        self._opened += 1
+
+    def snapshot(self, connections: int) -> dict[str, float]:
+        """The current value of every metric in `ADMIN_METRICS`."""
+        return {
+            "request-rate": self._latency.occurrence_rate(),
+            "request-total": float(self._latency.count),
+            "request-latency-avg": self._latency.average() * 1000,
+            "request-latency-max": self._latency.maximum() * 1000,
+            "request-error-rate": self._failures.occurrence_rate(),
+            "request-error-total": float(self._failures.count),
+            "connection-count": float(connections),
+            "connection-creation-total": float(self._opened),
         }
 
 

@@ -5,11 +5,12 @@
     from prometheus_client import REGISTRY, start_http_server
     from headrace.client.prometheus import Collector
 
-    REGISTRY.register(Collector(producer, consumer))
+    REGISTRY.register(Collector(producer, consumer, admin))
     start_http_server(8000)
 
-Totals become counters and the rest gauges, such as `headrace_producer_record_send_total` and
-`headrace_consumer_records_lag_max`, with the label `client_id`. `headrace_consumer_records_lag` is
+Totals become counters and the rest gauges, such as `headrace_producer_record_send_total`,
+`headrace_consumer_records_lag_max` and `headrace_admin_client_request_total`, with the label
+`client_id`. `headrace_consumer_records_lag` is
 every partition's lag, with the labels `topic` and `partition` too. Nothing is counted twice: a
 scrape reads what `client.metrics()` shows.
 """
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from headrace.client.metrics import CONSUMER_METRICS, PRODUCER_METRICS
+from headrace.client.metrics import ADMIN_METRICS, CONSUMER_METRICS, PRODUCER_METRICS
 from headrace.errors import ConfigError
 from headrace.types import TopicPartition
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ClientWithMetrics(Protocol):
-    """A client with metrics: every producer and consumer, blocking or not."""
+    """A client with metrics: every producer, consumer and admin client, blocking or not."""
 
     @property
     def client_id(self) -> str: ...
@@ -40,6 +41,22 @@ class ClientWithLag(ClientWithMetrics, Protocol):
     """A client with a lag: every consumer."""
 
     def lag(self) -> dict[TopicPartition, int]: ...
+
+
+@runtime_checkable
+class ClientWithTopics(ClientWithMetrics, Protocol):
+    """A client that lists topics: every admin client."""
+
+    def list_topics(self) -> Any: ...
+
+
+# By kind of client, which names of metrics begin with. Brokers have metrics of their own that
+# begin with `headrace_admin`.
+_DOCUMENTED: Mapping[str, Mapping[str, str]] = {
+    "producer": PRODUCER_METRICS,
+    "consumer": CONSUMER_METRICS,
+    "admin_client": ADMIN_METRICS,
+}
 
 
 class Collector:
@@ -56,8 +73,8 @@ class Collector:
         kind = _kind(client)
         if self._clients.setdefault((kind, client.client_id), client) is not client:
             raise ConfigError(
-                f"two {kind}s have the client_id {client.client_id!r}; give each its own, or"
-                " remove the first from the collector"
+                f"two {kind.replace('_', ' ')}s have the client_id {client.client_id!r};"
+                " give each its own, or remove the first from the collector"
             )
 
     def remove(self, client: ClientWithMetrics) -> None:
@@ -68,15 +85,15 @@ class Collector:
 
     def describe(self) -> "Iterator[Metric]":
         """The metrics that `collect` can yield; the registry refuses names already in use."""
-        yield from self._empty("producer", PRODUCER_METRICS).values()
-        yield from self._empty("consumer", CONSUMER_METRICS).values()
+        for kind, documented in _DOCUMENTED.items():
+            yield from self._empty(kind, documented).values()
         yield self._lag()
 
     def collect(self) -> "Iterator[Metric]":
         """The current value of every metric of every client."""
         # The registry calls this from the thread of a scrape, while clients are added elsewhere.
         clients = list(self._clients.items())
-        for kind, documented in (("producer", PRODUCER_METRICS), ("consumer", CONSUMER_METRICS)):
+        for kind, documented in _DOCUMENTED.items():
             families = self._empty(kind, documented)
             for (its_kind, client_id), client in clients:
                 if its_kind == kind:
@@ -109,6 +126,8 @@ class Collector:
 
 
 def _kind(client: ClientWithMetrics) -> str:
+    if isinstance(client, ClientWithTopics):
+        return "admin_client"
     return "consumer" if isinstance(client, ClientWithLag) else "producer"
 
 

@@ -1,11 +1,16 @@
 """What real clients count, and what Prometheus sees of it."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Callable
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 import headrace
 from headrace.client.prometheus import Collector
+from headrace.testing.time_limits import scaled
 from tests.support import BrokerProcess
 
 RECORDS = 300
@@ -83,3 +88,32 @@ def test_asyncio_clients_are_measured_too(shared_broker: BrokerProcess, topic: s
     assert sent["record-send-total"] == 1
     assert read["records-consumed-total"] == 1
     assert read["records-lag-max"] == 0
+
+
+def test_an_admin_client_counts_its_requests_and_those_without_an_answer(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker()
+    registry = CollectorRegistry()
+    with headrace.Admin(
+        bootstrap_servers=broker.address, client_id="ops", request_timeout_ms=int(scaled(1) * 1000)
+    ) as admin:
+        registry.register(Collector(admin))
+        assert _sample(registry, "admin_client_request_total", client_id="ops") == 0
+        admin.create_topic("measured")
+        with pytest.raises(headrace.KafkaError):
+            admin.create_topic("measured")
+        answered = _sample(registry, "admin_client_request_total", client_id="ops")
+        assert answered >= 3, "metadata, and two requests to create, the refused one too"
+        assert _sample(registry, "admin_client_request_latency_max", client_id="ops") > 0
+        assert _sample(registry, "admin_client_request_error_total", client_id="ops") == 0
+        assert _sample(registry, "admin_client_connection_count", client_id="ops") >= 1
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(headrace.HeadraceError):
+                admin.list_topics()
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert _sample(registry, "admin_client_request_error_total", client_id="ops") >= 1
+        assert _sample(registry, "admin_client_request_total", client_id="ops") == answered
+    assert admin.metrics()["connection-count"] == 0

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from headrace.client.metrics import (
+    ADMIN_METRICS,
     CONSUMER_METRICS,
     PRODUCER_METRICS,
     WINDOW_S,
+    AdminClientMetrics,
     ConsumerMetrics,
     ProducerMetrics,
     Sensor,
@@ -208,6 +210,38 @@ class FakeConsumer:
         return self.counted.lags()
 
 
+class FakeAdmin:
+    """What a collector sees of an admin client."""
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.counted = AdminClientMetrics(FakeClock())
+
+    def metrics(self) -> dict[str, float]:
+        return self.counted.snapshot(3)
+
+    def list_topics(self) -> object:
+        raise AssertionError("a scrape asks no broker")
+
+
+def test_requests_of_an_admin_client_are_counted() -> None:
+    clock = FakeClock()
+    metrics = AdminClientMetrics(clock)
+    assert metrics.snapshot(0) == dict.fromkeys(ADMIN_METRICS, 0.0)
+    metrics.connection_opened()
+    metrics.request_done(0.2)
+    metrics.request_done(0.4)
+    metrics.request_failed()
+    found = metrics.snapshot(1)
+    assert (found["request-total"], found["request-rate"], found["request-error-total"]) == (
+        2,
+        2,
+        1,
+    )
+    assert found["request-latency-avg"] == pytest.approx(300)
+    assert (found["connection-count"], found["connection-creation-total"]) == (1, 1)
+
+
 def scraped(collector: Collector) -> list[str]:
     registry = CollectorRegistry()
     registry.register(collector)
@@ -219,7 +253,9 @@ def test_prometheus_sees_every_client_by_its_id() -> None:
     producer.counted.batch_done(3, 100, 100)
     consumer = FakeConsumer("billing")
     consumer.counted.lag(ORDERS_1, 42)
-    lines = scraped(Collector(producer, consumer))
+    lines = scraped(Collector(producer, consumer, FakeAdmin("web")))
+    assert 'headrace_admin_client_connection_count{client_id="web"} 3.0' in lines
+    assert "# TYPE headrace_admin_client_request_total counter" in lines
     assert 'headrace_producer_record_send_total{client_id="web"} 3.0' in lines
     assert 'headrace_producer_batch_size_avg{client_id="web"} 100.0' in lines
     assert "# TYPE headrace_producer_record_send_total counter" in lines

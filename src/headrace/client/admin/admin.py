@@ -101,6 +101,20 @@ class Admin:
             finally:
                 self._thread.close()
 
+    @property
+    def client_id(self) -> str:
+        """The client id, which the broker's log and the metrics show."""
+        return self._inner.client_id
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of this admin client, under Kafka's names.
+
+        >>> created = admin.create_topic(f"{topic}-measured")
+        >>> admin.metrics()["request-total"] >= 1
+        True
+        """
+        return self._inner.metrics()
+
     def _run(self, call: Coroutine[Any, Any, Result]) -> Result:
         return self._thread.run(call)
 

@@ -112,7 +112,7 @@ async def send_once(cluster: ClusterClient, request: Message, node: int, deadlin
     """Send a request that changes something; OutcomeUnknown if the response is lost."""
     connection = await cluster.connection(node, deadline)
     try:
-        return await connection.ask(request, max(deadline - cluster.clock.monotonic(), 0.001))
+        return await cluster.ask(connection, request, deadline)
     except ConnectionFailed as error:
         raise OutcomeUnknown(
             f"{error}; whether the change was made is unknown, so look before repeating it"

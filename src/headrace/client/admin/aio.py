@@ -182,6 +182,7 @@ class AsyncAdmin:
 
     def _start(self, cluster: ClusterClient) -> None:
         self._client_id = cluster.client_id
+        self._metrics = cluster.metrics
         self._engine: AdminCalls | None = AdminCalls(cluster)
 
     def __repr__(self) -> str:
@@ -204,6 +205,15 @@ class AsyncAdmin:
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.cluster.close()
+
+    @property
+    def client_id(self) -> str:
+        """The client id, which the broker's log and the metrics show."""
+        return self._client_id
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of this admin client, under Kafka's names."""
+        return self._metrics()
 
     @property
     def _open(self) -> AdminCalls:
