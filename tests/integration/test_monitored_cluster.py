@@ -25,6 +25,7 @@ import yaml
 from headrace import Consumer, Producer
 from headrace.testing import Cluster
 from headrace.testing.broker import Value
+from headrace.testing.cluster import ClusterBroker
 from headrace.testing.ports import hold_port
 from headrace.testing.time_limits import scaled, wait_until
 from tests.integration.test_admin_listener import ask
@@ -185,7 +186,9 @@ def test_the_loss_of_a_broker_fires_alerts_that_clear_when_it_is_back(
             "the alert on the lost broker fires",
         )
         wait_until(
-            lambda: prometheus.firing("HeadraceUnderReplicated"), 30, "the replicas are missed"
+            lambda: bool(prometheus.firing("HeadraceUnderReplicated")),
+            30,
+            "the replicas are missed",
         )
         lost.start()
         prometheus.show_targets()
@@ -236,3 +239,49 @@ def test_a_client_bootstraps_through_a_load_balancer_while_a_broker_is_down(
         )
     finally:
         balancer.close()
+
+
+def health_of(broker: ClusterBroker) -> tuple[int, str]:
+    """The status of `/readyz` and the text of `/healthz`; 0 and "" if it does not listen."""
+    try:
+        ready, alive = ask(broker.admin_url, "/readyz"), ask(broker.admin_url, "/healthz")
+    except OSError:
+        return 0, ""
+    return ready.status, alive.text.strip()
+
+
+def test_a_load_balancer_passes_nothing_to_a_broker_that_is_alive_and_not_ready() -> None:
+    def brokers_of_new_clients() -> set[int]:
+        before = len(balancer.chosen)
+        # Twice as many as brokers: the balancer comes to each of them.
+        for _ in range(6):
+            with Producer(bootstrap_servers=balancer.address) as producer:
+                producer.send("orders", b"tea").result(scaled(30))
+        return set(balancer.chosen[before:])
+
+    with Cluster(3, config=CONFIG, proxied=True) as cluster:
+        cluster.create_topic("orders", partitions=1, replication_factor=3)
+        every = {broker.node_id for broker in cluster.brokers}
+        alone = next(
+            broker for broker in cluster.brokers if broker.node_id != cluster.controller_id
+        )
+        others = every - {alone.node_id}
+        balancer = LoadBalancer(cluster)
+        try:
+            assert brokers_of_new_clients() == every
+
+            cluster.isolate(alone.node_id)
+            wait_until(lambda: health_of(alone) == (503, "alive: fenced"), 60, "it is fenced")
+            assert brokers_of_new_clients() == others
+
+            alone.kill()
+            alone.launch()
+            wait_until(lambda: health_of(alone) == (503, "alive: joining"), 60, "it cannot join")
+            assert brokers_of_new_clients() == others
+
+            cluster.heal()
+            alone.wait_until_ready(scaled(60))
+            wait_until(lambda: health_of(alone) == (200, "alive: serving"), 60, "it serves again")
+            assert brokers_of_new_clients() == every
+        finally:
+            balancer.close()
