@@ -1,4 +1,4 @@
-"""Two processes with one `node.id`: the second is refused as long as the first one's session lasts."""
+"""Two processes with one `node.id`: the second is refused while the first one has a session."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
