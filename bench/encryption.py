@@ -18,8 +18,8 @@ from statistics import median
 from bench.load import create_topic
 from bench.process import BrokerProcess, run_load
 from bench.report import Report
-from headrace.protocol.batch import first_encrypted
-from headrace.protocol.records import encode_batch, read_header
+from headrace.protocol.batch import first_encrypted, read_header
+from headrace.protocol.records import encode_batch
 from headrace.security.batch_encryption import BatchEncryption, BatchSealer
 from headrace.security.keyring import KEY_SIZE, KeyEncryptionKey, Keyring
 from headrace.storage.key_sources import write_key_file

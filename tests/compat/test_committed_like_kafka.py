@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from headrace.errors import ErrorCode
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -18,7 +19,6 @@ from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from headrace.protocol.records import scan_headers
 from tests.compat.apache import apache_kafka
 from tests.integration.requests import batch
 from tests.integration.transactions.raw import GROUP, RawProducer, check, patiently

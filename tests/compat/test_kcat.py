@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from headrace.protocol.apis import Api
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
-from headrace.protocol.records import scan_headers
 from headrace.testing.time_limits import scaled
 from tests.integration.wire import Wire, create_topic, fetch
 from tests.support import BrokerProcess

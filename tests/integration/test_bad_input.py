@@ -22,14 +22,14 @@ from headrace.protocol.apis import (
     encode_request,
     served_versions,
 )
-from headrace.protocol.batch import crc32c
+from headrace.protocol.batch import HEADER_SIZE, crc32c
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from headrace.protocol.records import HEADER_SIZE, Record, encode_batch
+from headrace.protocol.records import Record, encode_batch
 from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.wire import (
     FETCH_BY_NAME,

@@ -10,9 +10,10 @@ import pytest
 
 from headrace.errors import ErrorCode
 from headrace.protocol.apis import Api
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.clients import (
     CLIENTS,

@@ -7,7 +7,8 @@ import pytest
 
 from headrace import Consumer, TopicPartition
 from headrace.errors import ErrorCode
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.batch import scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.testing.time_limits import wait_until
 from tests.integration.commands import Cli
 from tests.integration.wire import Wire, create_topic, fetch, produce

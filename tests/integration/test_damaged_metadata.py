@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.testing import Cluster
 from headrace.testing.time_limits import scaled, wait_until
 from tests.integration.test_durability import failed_start

@@ -13,6 +13,7 @@ from headrace.protocol.apis import (
     encode_response,
     served_versions,
 )
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
@@ -32,7 +33,7 @@ from headrace.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from headrace.protocol.records import Record, decode_rows, scan_headers
+from headrace.protocol.records import Record, decode_rows
 from headrace.protocol.schema import Message
 from headrace.testing.time_limits import scaled
 from headrace.types import Buffer

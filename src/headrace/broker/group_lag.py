@@ -21,8 +21,9 @@ from headrace.errors import CorruptBatch, HeadraceError, KafkaError
 from headrace.metadata.image import NO_LEADER
 from headrace.metrics import catalog
 from headrace.metrics.registry import Samples
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages import fetch, list_offsets
-from headrace.protocol.records import decode_rows, scan_headers
+from headrace.protocol.records import decode_rows
 from headrace.storage.log import Log
 from headrace.tasks import PeriodicTask
 from headrace.types import Buffer, TopicPartition

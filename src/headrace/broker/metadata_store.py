@@ -19,7 +19,8 @@ from headrace.metadata.elections import RECOVERING
 from headrace.metadata.image import NO_LEADER, Image
 from headrace.metadata.records import CommandResult, decode_record, encode_record
 from headrace.metadata.snapshot import image_records
-from headrace.protocol.records import decode_rows, encode_batch, scan_headers
+from headrace.protocol.batch import scan_headers
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.protocol.schema import Message
 from headrace.tasks import TaskScope
 from headrace.types import Buffer

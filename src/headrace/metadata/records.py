@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.metadata.features import METADATA_VERSION_MAX, record_version
 from headrace.protocol.apis import encode_uvarint, read_uvarint
+from headrace.protocol.batch import BatchHeader
 from headrace.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -39,7 +40,7 @@ from headrace.protocol.messages.quorum_records import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from headrace.protocol.records import BatchHeader, Record, decode_rows, encode_batch
+from headrace.protocol.records import Record, decode_rows, encode_batch
 from headrace.protocol.schema import Message, decode_message, encode_message
 from headrace.types import Buffer
 

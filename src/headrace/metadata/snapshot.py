@@ -17,6 +17,7 @@ from headrace.metadata.records import (
     encode_record,
 )
 from headrace.metadata.scram_credentials import credential_records
+from headrace.protocol.batch import assign, check_batch, scan_headers
 from headrace.protocol.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -33,7 +34,7 @@ from headrace.protocol.messages.quorum_records import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from headrace.protocol.records import assign, check_batch, decode_rows, encode_batch, scan_headers
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.protocol.schema import Message
 
 

@@ -4,8 +4,9 @@ from struct import Struct
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, ProtocolError
+from headrace.protocol.batch import BatchHeader
 from headrace.protocol.messages.transaction_records import EndTxnMarker
-from headrace.protocol.records import BatchHeader, decode_rows, encode_batch
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.protocol.schema import decode_message, encode_message
 from headrace.types import Buffer
 

@@ -1,10 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records of a batch as rows, and the public names of the record batch codec (format v2).
+"""Records of a batch as rows, one object each.
 
-`batch` decodes, validates and changes headers, `compression` compresses, `record_scan` checks
-records, `column_decoder` and `column_encoder` convert them to columns and back. Here records are
-rows, one object each, decoded from what the scan has checked, and encoded by way of columns, so
-that there is only one encoder.
+Rows are decoded from what `record_scan` has checked, and encoded by way of columns, so that there
+is only one encoder.
 """
 
 from __future__ import annotations
@@ -15,27 +13,10 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    NO_PRODUCER_ID,
-    NO_TIMESTAMP,
-    BatchHeader,
-    RefusedBatch,
-    assign,
-    byte_view,
-    check_batch,
-    read_header,
-    scan_headers,
-    stamp_log_append_time,
-    stamp_max_timestamp,
-    validate,
-)
-from headrace.protocol.column_decoder import decode_columns
+from headrace.protocol.batch import byte_view
 from headrace.protocol.column_encoder import encode_columns
-from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn
-from headrace.protocol.compression import EXPANDED_BYTES_MAX, recompress, record_bytes
-from headrace.protocol.record_scan import check_records
+from headrace.protocol.columns import BinaryColumn, HeaderColumn
+from headrace.protocol.compression import EXPANDED_BYTES_MAX
 
 if cython.compiled:
     from cython.cimports.headrace.protocol.arrays import int32s, int64s
@@ -50,35 +31,6 @@ else:
     from headrace.protocol.record_scan import BatchReader, RecordScan, cell_of, headers_of
 
 COMPILED = cython.compiled
-
-__all__ = [
-    "COMPILED",
-    "EXPANDED_BYTES_MAX",
-    "HEADER_SIZE",
-    "LOG_OVERHEAD",
-    "NO_PRODUCER_ID",
-    "NO_TIMESTAMP",
-    "BatchHeader",
-    "BinaryColumn",
-    "Columns",
-    "HeaderColumn",
-    "Record",
-    "RefusedBatch",
-    "assign",
-    "check_batch",
-    "check_records",
-    "decode_columns",
-    "decode_rows",
-    "encode_batch",
-    "encode_columns",
-    "read_header",
-    "recompress",
-    "record_bytes",
-    "scan_headers",
-    "stamp_log_append_time",
-    "stamp_max_timestamp",
-    "validate",
-]
 
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 

@@ -1,66 +1,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from headrace.protocol.batch import (
-    HEADER_SIZE as HEADER_SIZE,
-)
-from headrace.protocol.batch import (
-    LOG_OVERHEAD as LOG_OVERHEAD,
-)
-from headrace.protocol.batch import (
-    NO_PRODUCER_ID as NO_PRODUCER_ID,
-)
-from headrace.protocol.batch import (
-    NO_TIMESTAMP as NO_TIMESTAMP,
-)
-from headrace.protocol.batch import (
-    BatchHeader as BatchHeader,
-)
-from headrace.protocol.batch import (
-    RefusedBatch as RefusedBatch,
-)
-from headrace.protocol.batch import (
-    assign as assign,
-)
-from headrace.protocol.batch import (
-    check_batch as check_batch,
-)
-from headrace.protocol.batch import (
-    read_header as read_header,
-)
-from headrace.protocol.batch import (
-    scan_headers as scan_headers,
-)
-from headrace.protocol.batch import (
-    stamp_log_append_time as stamp_log_append_time,
-)
-from headrace.protocol.batch import (
-    stamp_max_timestamp as stamp_max_timestamp,
-)
-from headrace.protocol.batch import (
-    validate as validate,
-)
-from headrace.protocol.column_decoder import decode_columns as decode_columns
-from headrace.protocol.column_encoder import encode_columns as encode_columns
-from headrace.protocol.columns import (
-    BinaryColumn as BinaryColumn,
-)
-from headrace.protocol.columns import (
-    Columns as Columns,
-)
-from headrace.protocol.columns import (
-    HeaderColumn as HeaderColumn,
-)
-from headrace.protocol.compression import (
-    EXPANDED_BYTES_MAX as EXPANDED_BYTES_MAX,
-)
-from headrace.protocol.compression import (
-    recompress as recompress,
-)
-from headrace.protocol.compression import (
-    record_bytes as record_bytes,
-)
-from headrace.protocol.record_scan import check_records as check_records
+from headrace.protocol.batch import BatchHeader
 from headrace.types import Buffer
 
 COMPILED: bool

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
+from headrace.protocol.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    BatchHeader,
+    check_batch,
+    read_header,
+)
 from headrace.storage.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, Segment
 
-_MAGIC = b"\x02"
-_MAGIC_AT = 16
+_MAGIC = bytes((MAGIC,))
 _PREFIX_BYTES = 4
 _SEARCH_BYTES = 1 << 20
 
@@ -122,9 +128,9 @@ def _find_in_segment(
     prefixes = {(known >> 32).to_bytes(_PREFIX_BYTES, "big") for known in (offset, offset_limit)}
     while position + HEADER_SIZE <= segment.size:
         chunk = segment.file().read_at(position, _SEARCH_BYTES + HEADER_SIZE)
-        at = chunk.find(_MAGIC, _MAGIC_AT)
+        at = chunk.find(_MAGIC, MAGIC_AT)
         while at >= 0:
-            start = at - _MAGIC_AT
+            start = at - MAGIC_AT
             if chunk[start : start + _PREFIX_BYTES] in prefixes:
                 header_found = _whole_batch(segment, position + start, offset, offset_limit)
                 if header_found is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import check_batch, scan_headers
+from headrace.protocol.batch import check_batch, scan_headers
 from headrace.storage.checkpoints import MOVE_METADATA, decode_move_metadata, encode_move_metadata
 from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import Files

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import BatchHeader
+from headrace.protocol.batch import BatchHeader
 from headrace.storage.checkpoints import LEADER_EPOCHS, decode_epochs, encode_epochs
 from headrace.storage.files import Files
 

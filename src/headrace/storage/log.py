@@ -11,13 +11,8 @@ from typing import NamedTuple, TypeVar
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
 from headrace.metadata.topic_names import is_internal
+from headrace.protocol.batch import NO_TIMESTAMP, BatchHeader, assign, stamp_log_append_time
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import (
-    NO_TIMESTAMP,
-    BatchHeader,
-    assign,
-    stamp_log_append_time,
-)
 from headrace.security.batch_encryption import OVERHEAD, BatchEncryption
 from headrace.storage import log_segments, recovery
 from headrace.storage.aborted_index import AbortedTransaction

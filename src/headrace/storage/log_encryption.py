@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.errors import ChangedBatch, ErrorCode, KafkaError, MissingKey, StorageError
-from headrace.protocol.batch import first_encrypted
-from headrace.protocol.records import BatchHeader, Record, decode_rows, read_header, scan_headers
+from headrace.protocol.batch import BatchHeader, first_encrypted, read_header, scan_headers
+from headrace.protocol.records import Record, decode_rows
 from headrace.security.batch_encryption import BatchEncryption, BatchSealer, check_value_of
 from headrace.security.keyring import NO_KEYS
 from headrace.storage.files import Block, Files

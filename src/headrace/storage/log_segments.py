@@ -11,14 +11,16 @@ from zlib import crc32
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.batch import LOG_OVERHEAD, batch_size, byte_view
-from headrace.protocol.records import (
+from headrace.protocol.batch import (
     HEADER_SIZE,
+    LOG_OVERHEAD,
     BatchHeader,
-    decode_rows,
+    batch_size,
+    byte_view,
     read_header,
     scan_headers,
 )
+from headrace.protocol.records import decode_rows
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import File
 from headrace.storage.index import ReadAt, WouldBlock, read_waiting

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from headrace.errors import CorruptBatch, StorageError
 from headrace.metadata.records import MetadataError, decode_control_batch
 from headrace.metadata.snapshot import SnapshotContent
-from headrace.protocol.batch import crc32c
+from headrace.protocol.batch import BatchHeader, check_batch, crc32c, scan_headers
 from headrace.protocol.messages.quorum_records import VotersRecord
-from headrace.protocol.records import BatchHeader, check_batch, scan_headers
 from headrace.raft.messages import HardState, OffsetAndEpoch
 from headrace.storage.files import File, Files
 from headrace.storage.log import Log

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from headrace.errors import HeadraceError, StorageError
 from headrace.metadata.records import MetadataError, decode_control_batch
 from headrace.metadata.snapshot import SnapshotContent
+from headrace.protocol.batch import BatchHeader
 from headrace.protocol.messages.quorum_records import VotersRecord
-from headrace.protocol.records import BatchHeader
 from headrace.raft.messages import HardState
 from headrace.storage.checkpoints import (
     FLUSHED_OFFSET,

@@ -10,8 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import has_magic, has_sound_rest
-from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
+from headrace.protocol.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    check_batch,
+    has_magic,
+    has_sound_rest,
+    read_header,
+)
 from headrace.storage.files import Files
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.types import Buffer

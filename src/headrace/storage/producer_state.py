@@ -7,9 +7,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
-from headrace.protocol.batch import crc32c
+from headrace.protocol.batch import BatchHeader, crc32c
 from headrace.protocol.markers import Marker, decode_marker
-from headrace.protocol.records import BatchHeader
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import Files
 from headrace.types import Buffer

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from headrace.storage.aborted_index import ABORTED_SUFFIX, aborted_size_fits
 from headrace.storage.checkpoints import (
     FLUSHED_OFFSET,

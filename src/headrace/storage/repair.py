@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.records import BatchHeader, check_batch
+from headrace.protocol.batch import BatchHeader, check_batch
 from headrace.storage.checkpoints import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.records import HEADER_SIZE, check_batch, read_header
+from headrace.protocol.batch import HEADER_SIZE, check_batch, read_header
 from headrace.storage.damage import DamagedLog, find_whole_batch
 from headrace.storage.files import ResourceShortage
 from headrace.storage.leader_epochs import NO_EPOCH, epoch_at

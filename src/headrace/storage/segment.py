@@ -10,14 +10,8 @@ from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.records import (
-    HEADER_SIZE,
-    NO_TIMESTAMP,
-    BatchHeader,
-    Record,
-    decode_rows,
-    read_header,
-)
+from headrace.protocol.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header
+from headrace.protocol.records import Record, decode_rows
 from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex
 from headrace.storage.checkpoints import SegmentSizes
 from headrace.storage.files import File

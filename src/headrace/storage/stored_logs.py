@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from headrace.security.batch_encryption import BatchEncryption
 from headrace.security.keyring import NO_KEYS, Keyring
 from headrace.storage import log_segments

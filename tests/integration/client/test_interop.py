@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 import headrace
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.compression import Compression
-from headrace.protocol.records import scan_headers
 from headrace.testing.time_limits import Deadline
 from tests.integration.clients import (
     CLIENTS,

@@ -16,7 +16,8 @@ import pytest
 
 import headrace
 from headrace import TopicPartition
-from headrace.protocol.records import LOG_OVERHEAD, decode_rows, encode_batch
+from headrace.protocol.batch import LOG_OVERHEAD
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.storage.files import Files
 from headrace.storage.index import offset_index
 from headrace.storage.open_files import OpenFiles

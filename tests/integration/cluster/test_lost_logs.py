@@ -11,7 +11,8 @@ import pytest
 
 from headrace import Producer
 from headrace.errors import ErrorCode
-from headrace.protocol.records import HEADER_SIZE, encode_batch
+from headrace.protocol.batch import HEADER_SIZE
+from headrace.protocol.records import encode_batch
 from headrace.testing.cluster import Cluster
 from headrace.testing.time_limits import scaled
 from tests.integration.cluster.replicas import wait_until_identical

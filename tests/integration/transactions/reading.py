@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from headrace.protocol.records import decode_rows, scan_headers
+from headrace.protocol.batch import scan_headers
+from headrace.protocol.records import decode_rows
 from tests.integration.groups.raw import fetch_request
 from tests.integration.wire import LATEST, Wire, fetch, list_offset
 

@@ -14,6 +14,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage, EndpointImage, Image, PartitionImage
 from headrace.net.addresses import Address
 from headrace.net.client_connection import ConnectionFailed
+from headrace.protocol.batch import read_header
 from headrace.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -36,7 +37,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from headrace.protocol.records import encode_batch, read_header
+from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message
 from headrace.storage.files import Files
 from headrace.storage.log import Log

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ErrorCode
+from headrace.protocol.batch import read_header
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest
-from headrace.protocol.records import Record, decode_rows, read_header
+from headrace.protocol.records import Record, decode_rows
 from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use

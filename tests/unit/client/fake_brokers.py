@@ -8,6 +8,7 @@ from typing import Any
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
 from headrace.protocol.apis import served_versions
+from headrace.protocol.batch import assign, read_header
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -33,7 +34,7 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from headrace.protocol.records import assign, decode_rows, read_header
+from headrace.protocol.records import decode_rows
 from headrace.protocol.schema import Message
 from headrace.types import ZERO_UUID, TopicPartition
 

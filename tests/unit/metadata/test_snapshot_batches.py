@@ -4,6 +4,7 @@ import pytest
 
 from headrace.metadata.records import MetadataError, decode_control_batch, encode_control_batch
 from headrace.metadata.snapshot import SnapshotContent, encode_snapshot
+from headrace.protocol.batch import check_batch, scan_headers
 from headrace.protocol.messages.metadata_records import FeatureLevelRecord
 from headrace.protocol.messages.quorum_records import (
     LeaderChangeMessage,
@@ -11,7 +12,7 @@ from headrace.protocol.messages.quorum_records import (
     VotersRecord,
     VotersRecordVoter,
 )
-from headrace.protocol.records import check_batch, encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 
 RECORDS = [FeatureLevelRecord(name=f"f{n}", feature_level=n + 1) for n in range(2500)]
 VOTERS = VotersRecord(voters=[VotersRecordVoter(voter_id=3)])

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.protocol.batch import HEADER_SIZE, validate
 from headrace.protocol.builder import BatchBuilder
 from headrace.protocol.compression import Compression
-from headrace.protocol.records import HEADER_SIZE, check_records, encode_batch, validate
+from headrace.protocol.record_scan import check_records
+from headrace.protocol.records import encode_batch
 
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)

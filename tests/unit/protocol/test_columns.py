@@ -10,20 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import crc32c
+from headrace.protocol.batch import HEADER_SIZE, crc32c, read_header, stamp_log_append_time
+from headrace.protocol.column_decoder import decode_columns
+from headrace.protocol.column_encoder import encode_columns
+from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn
 from headrace.protocol.compression import Compression
-from headrace.protocol.records import (
-    HEADER_SIZE,
-    BinaryColumn,
-    Columns,
-    HeaderColumn,
-    decode_columns,
-    decode_rows,
-    encode_batch,
-    encode_columns,
-    read_header,
-    stamp_log_append_time,
-)
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.types import Buffer
 
 HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

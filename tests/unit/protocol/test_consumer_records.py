@@ -14,16 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import crc32c
+from headrace.protocol.batch import HEADER_SIZE, crc32c, read_header, stamp_log_append_time
 from headrace.protocol.compression import Compression
 from headrace.protocol.consumer_records import ConsumerRecord, decode_batches, decode_records
-from headrace.protocol.records import (
-    HEADER_SIZE,
-    decode_rows,
-    encode_batch,
-    read_header,
-    stamp_log_append_time,
-)
+from headrace.protocol.records import decode_rows, encode_batch
 
 ROWS: list[Any] = [
     (100, b"a", b"first", ()),

@@ -13,10 +13,11 @@ from headrace.protocol.apis import (
     encode_response,
     read_request_header,
 )
+from headrace.protocol.batch import check_batch, scan_headers
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import ProduceRequest
-from headrace.protocol.records import check_batch, decode_rows, scan_headers
+from headrace.protocol.records import decode_rows
 from tests.golden_frames import CLIENTS, Frame, load_frames
 
 VALUE = b"value " * 50

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.protocol.column_encoder import encode_columns
 from headrace.protocol.columns import BinaryColumn, HeaderColumn
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.protocol.partitioning import cut_rows, group_rows, partitions_of_keys
-from headrace.protocol.records import decode_rows, encode_batch, encode_columns
+from headrace.protocol.records import decode_rows, encode_batch
 
 maybe_bytes = st.none() | st.binary(max_size=60)
 header_lists = st.lists(st.tuples(st.text(max_size=8), maybe_bytes), max_size=3)

@@ -14,36 +14,36 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch, ErrorCode
 from headrace.protocol.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    RefusedBatch,
+    assign,
     batch_size,
+    check_batch,
     claimed_compression,
     claimed_producer,
     claims_transaction,
     crc32c,
     has_magic,
     has_sound_rest,
-    renumber,
-)
-from headrace.protocol.compression import Compression, compress, write_header
-from headrace.protocol.records import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    NO_TIMESTAMP,
-    Record,
-    RefusedBatch,
-    assign,
-    check_batch,
-    check_records,
-    decode_columns,
-    decode_rows,
-    encode_batch,
     read_header,
-    recompress,
-    record_bytes,
+    renumber,
     scan_headers,
     stamp_log_append_time,
     stamp_max_timestamp,
     validate,
 )
+from headrace.protocol.column_decoder import decode_columns
+from headrace.protocol.compression import (
+    Compression,
+    compress,
+    recompress,
+    record_bytes,
+    write_header,
+)
+from headrace.protocol.record_scan import check_records
+from headrace.protocol.records import Record, decode_rows, encode_batch
 
 with warnings.catch_warnings():
     # kafka-python loads its schemas in a way Python 3.11 deprecates.

@@ -15,7 +15,8 @@ from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.batch import scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.replication.leader import IsrProposal
 from headrace.storage.files import Files
 from headrace.storage.log import Log

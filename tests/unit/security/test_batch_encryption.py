@@ -5,14 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ChangedBatch, CorruptBatch, EncryptedRecords, MissingKey
-from headrace.protocol.batch import first_encrypted, renew_checksum
-from headrace.protocol.records import (
+from headrace.protocol.batch import (
     BatchHeader,
     check_batch,
-    decode_rows,
+    first_encrypted,
     read_header,
+    renew_checksum,
     scan_headers,
 )
+from headrace.protocol.records import decode_rows
 from headrace.security.batch_encryption import OVERHEAD, BatchSealer, check_value_of
 from headrace.security.keyring import Keyring
 from tests.unit.security.encrypting import NEW, OLD, OTHER, TOPIC_ID, encryption, plain_batch

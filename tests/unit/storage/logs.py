@@ -8,7 +8,8 @@ from pathlib import Path
 
 from headrace.config import TopicConfig
 from headrace.errors import StorageError
-from headrace.protocol.records import decode_rows, read_header, scan_headers
+from headrace.protocol.batch import read_header, scan_headers
+from headrace.protocol.records import decode_rows
 from headrace.protocol.records import encode_batch as encode
 from headrace.storage.files import File, Files, storage_error
 from headrace.storage.log import AppendResult, Log

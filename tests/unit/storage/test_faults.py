@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError, StorageError
-from headrace.protocol.records import read_header, scan_headers
+from headrace.protocol.batch import read_header, scan_headers
 from headrace.storage.files import DiskFull
 from headrace.storage.log import Log
 from tests.unit.storage.logs import (

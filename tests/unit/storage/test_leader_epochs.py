@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.records import read_header
+from headrace.protocol.batch import read_header
 from headrace.storage.files import Files
 from headrace.storage.leader_epochs import EpochScan, LeaderEpochs, StaleBatch
 from tests.unit.storage.logs import FaultyFiles, UnsyncedFiles, batch

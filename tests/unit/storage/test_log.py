@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.records import check_batch, read_header, scan_headers
+from headrace.protocol.batch import check_batch, read_header, scan_headers
 from headrace.storage.files import Files
 from headrace.storage.log import AppendResult, Log
 from tests.unit.storage.logs import (

@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.batch import read_header, scan_headers
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import Marker, encode_marker
-from headrace.protocol.records import decode_rows, read_header, scan_headers
+from headrace.protocol.records import decode_rows
 from headrace.security.batch_encryption import OVERHEAD, BatchEncryption
 from headrace.security.keyring import NO_KEYS, KeyEncryptionKey, Keyring
 from headrace.storage.damage import DamagedLog

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from headrace.protocol.records import read_header
+from headrace.protocol.batch import read_header
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
 from headrace.storage.log import Log

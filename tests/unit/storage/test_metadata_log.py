@@ -8,8 +8,9 @@ from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, StorageError
 from headrace.metadata.records import encode_control_batch
 from headrace.metadata.snapshot import encode_snapshot
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.quorum_records import VotersRecord, VotersRecordVoter
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.raft.messages import OffsetAndEpoch
 from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files

@@ -8,8 +8,9 @@ import pytest
 
 from headrace.config import TopicConfig
 from headrace.metadata.snapshot import encode_snapshot
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.quorum_records import VotersRecord, VotersRecordVoter
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.raft.messages import HardState
 from headrace.storage.checkpoints import decode_offsets
 from headrace.storage.data_directory import METADATA_LOG

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from headrace.config import TopicConfig
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.batch import scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files
 from headrace.storage.log import Log

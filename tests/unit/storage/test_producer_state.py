@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
-from headrace.protocol.batch import crc32c
-from headrace.protocol.records import BatchHeader, read_header, scan_headers
+from headrace.protocol.batch import BatchHeader, crc32c, read_header, scan_headers
 from headrace.storage.log import PRODUCER_EXPIRATION_MS, AppendResult
 from headrace.storage.producer_state import REFUSED_MAX, ProducerStates
 from tests.unit.storage.logs import NOW_MS, FaultyFiles, append, batch, open_log, set_modified

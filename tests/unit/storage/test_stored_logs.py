@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import scan_headers
+from headrace.protocol.batch import scan_headers
 from headrace.storage.files import FileMissing
 from headrace.storage.log import Log
 from headrace.storage.stored_logs import (

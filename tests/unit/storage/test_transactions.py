@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
-from headrace.protocol.batch import crc32c
+from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD, crc32c, scan_headers
 from headrace.protocol.markers import Marker, encode_marker
-from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD, encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.storage.log import Log
 from headrace.storage.producer_state import OpenTransactions, ProducerStates
 from tests.unit.storage.logs import NOW_MS, append, config, open_log

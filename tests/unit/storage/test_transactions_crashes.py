@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import scan_headers
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.open_files import OpenFiles

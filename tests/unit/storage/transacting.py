@@ -1,7 +1,8 @@
 """Transactions in tests of storage: their batches, their markers, and who reads committed ones."""
 
+from headrace.protocol.batch import BatchHeader, scan_headers
 from headrace.protocol.markers import Marker, decode_marker, encode_marker
-from headrace.protocol.records import BatchHeader, decode_rows, encode_batch, scan_headers
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.storage.log import AppendResult, Log
 from tests.unit.storage.logs import NOW_MS
 

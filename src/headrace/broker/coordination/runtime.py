@@ -18,8 +18,9 @@ from headrace.coordinator.shard import (
     ShardEffects,
 )
 from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError
+from headrace.protocol.batch import BatchHeader
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import BatchHeader, decode_rows, encode_batch
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.protocol.schema import Message
 from headrace.storage.log import Log
 from headrace.storage.log_segments import sound_headers

@@ -19,7 +19,7 @@ from headrace.broker.request import RequestContext
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage
 from headrace.metrics import catalog
-from headrace.protocol.batch import byte_view, end_offset, first_encrypted
+from headrace.protocol.batch import byte_view, check_batch, end_offset, first_encrypted
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -29,7 +29,6 @@ from headrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from headrace.protocol.records import check_batch
 from headrace.replication.leader import LeaderState
 from headrace.replication.throttle import Throttle, is_throttled
 from headrace.security.acls import CLUSTER_NAME, AclOperation, AclResourceType

@@ -14,8 +14,13 @@ from headrace.broker.replication.partition import Partition, RecordsRefused
 from headrace.broker.request import RequestContext
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.metadata.topic_names import is_internal
-from headrace.protocol import records as batches
-from headrace.protocol.batch import claimed_compression, claimed_producer, claims_transaction
+from headrace.protocol.batch import (
+    RefusedBatch,
+    claimed_compression,
+    claimed_producer,
+    claims_transaction,
+    validate,
+)
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -28,7 +33,6 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from headrace.protocol.records import RefusedBatch
 from headrace.types import Buffer, TopicPartition
 
 if TYPE_CHECKING:
@@ -378,7 +382,7 @@ def _note_refused(context: RequestContext, topic: str | None, data: PartitionPro
         return
     try:
         partition = context.node.replicas.leader_of(topic, data.index)
-        header = batches.validate(data.records, partition.config.max_message_bytes)[0]
+        header = validate(data.records, partition.config.max_message_bytes)[0]
     except (KafkaError, CorruptBatch):
         return  # Led elsewhere, or bytes whose sequence means nothing.
     if header.has_producer:

@@ -16,8 +16,8 @@ from headrace.clock import Clock
 from headrace.errors import HeadraceError, KafkaError, StorageError
 from headrace.metadata.records import MetadataError, encode_control_batch
 from headrace.net.client_connection import ConnectionFailed, NoAnswer
+from headrace.protocol.batch import BatchHeader, scan_headers
 from headrace.protocol.messages.quorum_records import KRaftVersionRecord
-from headrace.protocol.records import BatchHeader, scan_headers
 from headrace.protocol.schema import Message
 from headrace.raft.messages import (
     FetchRequest,

@@ -21,11 +21,17 @@ from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.elections import RECOVERING
 from headrace.metadata.image import NO_LEADER, PartitionImage
-from headrace.protocol import records as batches
-from headrace.protocol.compression import Compression
+from headrace.protocol.batch import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    read_header,
+    stamp_max_timestamp,
+    validate,
+)
+from headrace.protocol.compression import EXPANDED_BYTES_MAX, Compression, recompress, record_bytes
 from headrace.protocol.markers import Marker, encode_marker
-from headrace.protocol.record_scan import scan_batch
-from headrace.protocol.records import BatchHeader
+from headrace.protocol.record_scan import check_records, scan_batch
 from headrace.replication.leader import HighWatermark, LeaderState
 from headrace.storage.log import AppendResult, Log
 from headrace.types import Buffer, TopicPartition
@@ -43,7 +49,7 @@ _REASONS_MAX = 100
 
 def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchHeader, memoryview]:
     """Check the batch of a produce request, and return it in the form to be stored."""
-    headers = batches.validate(records, config.max_message_bytes)
+    headers = validate(records, config.max_message_bytes)
     header = headers[0]
     if len(headers) != 1:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a partition takes one batch per request")
@@ -54,7 +60,7 @@ def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchH
     if codec is not None and codec != header.compression:
         header, data = _recompress(records, header, codec, config)
     if header.lacks_max_timestamp:
-        batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
+        stamp_max_timestamp(data, header, check_records(data, header))
     bounds = _timestamp_bounds(config, now_ms)
     if "compact" in config.cleanup_policy or _may_be_out_of(bounds, header):
         _check_each_record(data, header, config, bounds)
@@ -97,7 +103,7 @@ def _check_each_record(
     data: memoryview, header: BatchHeader, config: TopicConfig, bounds: _TimestampBounds | None
 ) -> None:
     """Refuse records without a key in a compacted topic, and timestamps out of bounds."""
-    scan = scan_batch(data, header, 0, batches.EXPANDED_BYTES_MAX)
+    scan = scan_batch(data, header, 0, EXPANDED_BYTES_MAX)
     keyless: set[int] = set()
     if "compact" in config.cleanup_policy and scan.keys.nulls:
         sizes = memoryview(scan.keys.sizes).cast("i")
@@ -109,7 +115,7 @@ def _check_each_record(
             mistimed = {
                 index: timestamp
                 for index, timestamp in enumerate(times)
-                if timestamp != batches.NO_TIMESTAMP
+                if timestamp != NO_TIMESTAMP
                 and not bounds.oldest <= timestamp <= bounds.newest
                 and index not in keyless
             }
@@ -173,9 +179,9 @@ def _recompress(
     size, bytes_max = 0, config.max_message_bytes
     if codec is Compression.NONE:
         # Known before the copy is made: a small batch may expand to many times its size.
-        size = batches.HEADER_SIZE + len(batches.record_bytes(records, header))
+        size = HEADER_SIZE + len(record_bytes(records, header))
     if size <= bytes_max:
-        data = memoryview(batches.recompress(records, header, codec, level=_level(config, codec)))
+        data = memoryview(recompress(records, header, codec, level=_level(config, codec)))
         size = len(data)
     if size > bytes_max:
         raise KafkaError(
@@ -183,9 +189,9 @@ def _recompress(
             f"stored with compression.type {codec.name.lower()} the batch would have {size} bytes,"
             f" and the limit is {bytes_max}",
         )
-    header = batches.read_header(data)
+    header = read_header(data)
     # The CRC of the producer no longer covers these bytes, so its records are checked.
-    batches.check_records(data, header)
+    check_records(data, header)
     return header, data
 
 
@@ -417,7 +423,7 @@ class Partition:
     def append_own(self, batch: bytearray, now_ms: int) -> AppendResult:
         """Append a batch of the broker itself, for an internal topic."""
         self.check_in_sync()
-        return self._append(batches.read_header(batch), memoryview(batch), now_ms)
+        return self._append(read_header(batch), memoryview(batch), now_ms)
 
     def append_marker(
         self, marker: Marker, now_ms: int, transaction_version: int = 0
@@ -432,7 +438,7 @@ class Partition:
         # Markers that are committed by now need not be tracked any more.
         producers.transactions.first_unstable(self.high_watermark)
         batch = encode_marker(marker, now_ms)
-        return self._append(batches.read_header(batch), memoryview(batch), now_ms)
+        return self._append(read_header(batch), memoryview(batch), now_ms)
 
     def _append(self, header: BatchHeader, data: memoryview, now_ms: int) -> AppendResult:
         leadership = self.leadership

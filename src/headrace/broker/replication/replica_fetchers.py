@@ -14,6 +14,7 @@ from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError, error_code
 from headrace.net.addresses import Address
+from headrace.protocol.batch import BatchHeader, check_batch, scan_headers
 from headrace.protocol.messages import list_offsets, offset_for_leader_epoch
 from headrace.protocol.messages.fetch import (
     FetchRequest,
@@ -21,7 +22,6 @@ from headrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from headrace.protocol.records import BatchHeader, check_batch, scan_headers
 from headrace.replication.follower import (
     FetchAction,
     FetchDecision,

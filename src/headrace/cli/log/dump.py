@@ -11,15 +11,10 @@ from headrace.cli.output import content
 from headrace.errors import CorruptBatch, HeadraceError, MissingKey
 from headrace.metadata.records import MetadataError, decode_control_record, decode_record
 from headrace.metadata.snapshot import SnapshotContent
+from headrace.protocol.batch import BatchHeader, read_header, scan_headers
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import (
-    BatchHeader,
-    Record,
-    decode_rows,
-    read_header,
-    scan_headers,
-)
+from headrace.protocol.records import Record, decode_rows
 from headrace.security.batch_encryption import BatchEncryption, check_value_of
 from headrace.security.keyring import NO_KEYS, Keyring
 from headrace.storage import stored_logs

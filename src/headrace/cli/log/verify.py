@@ -20,13 +20,8 @@ from headrace.cli.log.dump import (
     segment_encryption,
 )
 from headrace.errors import CorruptBatch, MissingKey, StorageError
-from headrace.protocol.records import (
-    HEADER_SIZE,
-    BatchHeader,
-    check_batch,
-    decode_columns,
-    read_header,
-)
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from headrace.protocol.column_decoder import decode_columns
 from headrace.security.keyring import NO_KEYS, Keyring
 from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from headrace.types import Buffer

@@ -6,15 +6,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import CorruptBatch
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header, scan_headers
 from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn
 from headrace.protocol.messages.fetch import AbortedTransaction
-from headrace.protocol.records import (
-    HEADER_SIZE,
-    BatchHeader,
-    decode_rows,
-    read_header,
-    scan_headers,
-)
+from headrace.protocol.records import decode_rows
 from headrace.types import Buffer
 
 if TYPE_CHECKING:

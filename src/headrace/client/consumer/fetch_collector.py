@@ -15,9 +15,10 @@ from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions, IsolationLevel
 from headrace.client.serializers import decode_all
 from headrace.errors import CorruptBatch
+from headrace.protocol.batch import read_header
+from headrace.protocol.column_decoder import decode_columns
 from headrace.protocol.columns import Columns
 from headrace.protocol.consumer_records import ConsumerRecord, decode_batches
-from headrace.protocol.records import decode_columns, read_header
 from headrace.types import TopicPartition
 
 # Fetches are joined to one Arrow batch up to this size; joining copies, a larger fetch is not

@@ -23,8 +23,8 @@ from headrace.pipelines.datasource.readers import (
     batch_ranges,
 )
 from headrace.pipelines.datasource.record_columns import PartitionDecoder
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, read_header, scan_headers
 from headrace.protocol.messages.fetch import AbortedTransaction
-from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header, scan_headers
 from headrace.security.keyring import Keyring
 from headrace.storage.files import File, FileMissing
 from headrace.storage.key_sources import read_keyring

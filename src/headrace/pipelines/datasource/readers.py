@@ -44,13 +44,13 @@ from headrace.pipelines.datasource.read_options import (
     ReadOptions,
 )
 from headrace.pipelines.datasource.record_columns import PartitionDecoder
+from headrace.protocol.batch import read_header
 from headrace.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
     PartitionData,
 )
-from headrace.protocol.records import read_header
 from headrace.types import ZERO_UUID, Buffer, TopicPartition, parse_uuid
 
 

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 from headrace.client.consumer.arrow_columns import array_over, binary_array
 from headrace.client.consumer.completed_fetch import spans_of
 from headrace.pipelines.datasource.errors import SourceError
+from headrace.protocol.batch import BatchHeader
+from headrace.protocol.column_decoder import decode_columns
 from headrace.protocol.columns import Columns, HeaderColumn
-from headrace.protocol.records import BatchHeader, decode_columns
 from headrace.types import Buffer, TopicPartition
 
 _SPARK: dict[str, DataType] = {

@@ -9,16 +9,9 @@ from typing import NamedTuple
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, HeadraceError, StorageError
-from headrace.protocol.compression import compress
+from headrace.protocol.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from headrace.protocol.compression import EXPANDED_BYTES_MAX, compress, record_bytes
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import (
-    EXPANDED_BYTES_MAX,
-    HEADER_SIZE,
-    BatchHeader,
-    check_batch,
-    read_header,
-    record_bytes,
-)
 from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex, AbortedTransaction
 from headrace.storage.compaction.key_table import SLOT_SIZE, KeyIndexer, KeyTable
 from headrace.storage.compaction.output import CompactionOutput

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, KafkaError
-from headrace.protocol.records import LOG_OVERHEAD, decode_rows, scan_headers
+from headrace.protocol.batch import LOG_OVERHEAD, scan_headers
+from headrace.protocol.records import decode_rows
 from headrace.storage.log import Log
 
 _READ_BYTES = 1 << 24

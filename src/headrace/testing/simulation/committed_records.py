@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.protocol.batch import crc32c
-from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD
+from headrace.protocol.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, LOG_OVERHEAD, crc32c
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.batches import ComparedBatch, batches_in, is_compacted, units
 from headrace.testing.simulation.simulated_disk import SimulatedDisk
@@ -18,8 +17,6 @@ from headrace.types import TopicPartition
 
 # A topic that was deleted and created again has other partitions.
 Place = tuple[bytes, TopicPartition]
-
-_CRC_AT, _CRC_FROM = 17, 21
 
 
 class CommittedUnit(NamedTuple):
@@ -154,5 +151,5 @@ def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mappi
 
 def is_valid(data: bytes) -> bool:
     """Whether the checksum of a batch is correct."""
-    crc = int.from_bytes(data[_CRC_AT:_CRC_FROM], "big")
-    return len(data) >= max(HEADER_SIZE, LOG_OVERHEAD) and crc32c(data[_CRC_FROM:]) == crc
+    crc = int.from_bytes(data[CRC_AT:ATTRIBUTES_AT], "big")
+    return len(data) >= max(HEADER_SIZE, LOG_OVERHEAD) and crc32c(data[ATTRIBUTES_AT:]) == crc

@@ -15,6 +15,7 @@ from headrace.config import TopicConfig
 from headrace.config.cluster import RACK_AWARE
 from headrace.errors import ErrorCode
 from headrace.metadata.image import PartitionImage
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -24,7 +25,6 @@ from headrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from headrace.protocol.records import scan_headers
 from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, TOPIC_ID, OneNode, batch, image_of
 from tests.unit.client.virtual_time import run
 

@@ -11,9 +11,9 @@ import pytest
 from headrace.broker.handlers.fetch import fetch
 from headrace.broker.replication.partition import Partition
 from headrace.metadata.image import PartitionImage
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from headrace.protocol.records import scan_headers
 from tests.unit.broker.handlers.test_fetch import ask, asking, end_of, later, on_loop, only
 from tests.unit.broker.handling import FOLLOWS, OneNode, batch
 

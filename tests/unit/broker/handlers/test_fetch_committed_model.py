@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.broker.replication.partition import Partition
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.markers import Marker
-from headrace.protocol.records import decode_rows, scan_headers
+from headrace.protocol.records import decode_rows
 from tests.unit.broker.handlers.test_fetch import ask, on_loop, only
 from tests.unit.broker.handlers.test_fetch_committed import ALONE, committed
 from tests.unit.broker.handling import OneNode, batch

@@ -21,6 +21,7 @@ from headrace.coordinator.shard import GroupSettings, ShardEffects
 from headrace.errors import ErrorCode, error_code
 from headrace.metadata.image import PartitionImage
 from headrace.protocol.apis import RequestHeader
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -33,7 +34,6 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from headrace.protocol.records import scan_headers
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.types import TopicPartition

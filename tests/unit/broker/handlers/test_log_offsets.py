@@ -17,6 +17,7 @@ from headrace.broker.handlers.log_offsets import (
 )
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, StorageError
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -35,7 +36,6 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from headrace.protocol.records import scan_headers
 from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, OneNode, batch
 from tests.unit.client.virtual_time import run
 

@@ -14,6 +14,7 @@ from headrace.broker.handlers.produce import produce
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode
 from headrace.metadata.image import PartitionImage
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -21,7 +22,6 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from headrace.protocol.records import scan_headers
 from headrace.types import TopicPartition
 from tests.unit.broker.handling import FOLLOWS, TOPIC, TOPIC_ID, OneNode, batch
 from tests.unit.client.fake_brokers import FakeClock

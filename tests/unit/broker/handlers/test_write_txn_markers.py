@@ -13,6 +13,7 @@ from headrace.broker.handlers.transactions import write_txn_markers
 from headrace.broker.replication.partition import Partition
 from headrace.coordinator.shard import ShardEffects
 from headrace.errors import ErrorCode, KafkaError, StorageError
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.markers import Marker, decode_marker
 from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -20,7 +21,6 @@ from headrace.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from headrace.protocol.records import scan_headers
 from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, OneNode, batch
 from tests.unit.client.virtual_time import run
 

@@ -12,8 +12,9 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image
 from headrace.metadata.records import decode_control_batch, encode_record
 from headrace.protocol.apis import Api
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages import vote
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message
 from headrace.raft.messages import Voter, VoterEndpoint, VoteRequest, VoteResponse
 from headrace.storage.data_directory import METADATA_LOG

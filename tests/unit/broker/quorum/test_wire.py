@@ -8,9 +8,10 @@ from headrace.broker.quorum import wire
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.records import encode_control_batch
 from headrace.net.addresses import Address
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages import vote
 from headrace.protocol.messages.quorum_records import LeaderChangeMessage
-from headrace.protocol.records import decode_rows, scan_headers
+from headrace.protocol.records import decode_rows
 from headrace.protocol.schema import Message, decode_message, encode_message
 from headrace.raft.messages import (
     BeginEpochRequest,

@@ -17,7 +17,8 @@ from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.metadata.image import PartitionImage
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.batch import scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.types import TopicPartition

@@ -10,8 +10,8 @@ import pytest
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.batch import RefusedBatch, scan_headers
 from headrace.protocol.markers import Marker, encode_marker
-from headrace.protocol.records import RefusedBatch, scan_headers
 from tests.unit.broker.replication.test_partition import (
     ELSEWHERE,
     NOW_MS,

@@ -11,11 +11,12 @@ from headrace.cli.log.verify import check_files
 from headrace.config import TopicConfig
 from headrace.metadata.records import encode_control_batch, encode_record
 from headrace.metadata.snapshot import encode_snapshot
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.messages.metadata_records import TopicRecord
 from headrace.protocol.messages.quorum_records import LeaderChangeMessage
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.raft.messages import HardState
 from headrace.storage.checkpoints import (
     MetaProperties,

@@ -9,8 +9,9 @@ from headrace.cli.log.repair import RepairRefused
 from headrace.config import TopicConfig
 from headrace.metadata.records import encode_record
 from headrace.metadata.snapshot import encode_snapshot
+from headrace.protocol.batch import scan_headers
 from headrace.protocol.messages.metadata_records import TopicRecord
-from headrace.protocol.records import encode_batch, scan_headers
+from headrace.protocol.records import encode_batch
 from headrace.raft.messages import HardState
 from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files

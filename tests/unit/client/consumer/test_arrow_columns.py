@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from headrace.client.consumer.arrow_columns import arrow_schema, to_arrow
 from headrace.client.consumer.completed_fetch import slice_columns
 from headrace.client.producer.arrow_batches import plan_batches
+from headrace.protocol.column_decoder import decode_columns
 from headrace.protocol.columns import Columns
 from headrace.protocol.compression import Compression
-from headrace.protocol.records import decode_columns, decode_rows, encode_batch
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.types import TopicPartition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

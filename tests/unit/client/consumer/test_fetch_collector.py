@@ -12,7 +12,8 @@ from headrace.client.errors import SerializationFailed
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import decode_columns, encode_batch
+from headrace.protocol.column_decoder import decode_columns
+from headrace.protocol.records import encode_batch
 from tests.unit.client.consumer.batches import (
     COMMIT,
     OTHER,

@@ -9,6 +9,7 @@ from headrace.aio import Consumer
 from headrace.client.errors import LogTruncated, NoOffset
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode
+from headrace.protocol.batch import assign, read_header
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.metadata import MetadataResponseTopic
 from headrace.protocol.messages.offset_commit import (
@@ -28,7 +29,6 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from headrace.protocol.records import assign, read_header
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.fakes import Fetchable, on_fakes
 from tests.unit.client.fake_brokers import FakeLog

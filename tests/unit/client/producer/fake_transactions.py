@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ErrorCode
+from headrace.protocol.batch import read_header
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -20,7 +21,7 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from headrace.protocol.records import decode_rows, read_header
+from headrace.protocol.records import decode_rows
 from headrace.types import TopicPartition
 from tests.unit.client.virtual_time import Brokers
 

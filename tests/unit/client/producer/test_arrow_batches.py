@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from headrace.client.producer import arrow_batches
 from headrace.client.producer.arrow_batches import ColumnBatch, plan_batches
+from headrace.protocol.batch import read_header
 from headrace.protocol.compression import Compression
 from headrace.protocol.murmur2 import partition_for_key
-from headrace.protocol.records import Record, decode_rows, read_header
+from headrace.protocol.records import Record, decode_rows
 
 NOW = 1_700_000_000_000
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])

@@ -9,8 +9,9 @@ from headrace.client.producer.batches import (
 )
 from headrace.client.producer.delivery import BatchDelivery
 from headrace.errors import HeadraceError
+from headrace.protocol.batch import check_batch, read_header
 from headrace.protocol.builder import BatchBuilder
-from headrace.protocol.records import check_batch, decode_rows, read_header
+from headrace.protocol.records import decode_rows
 from headrace.types import TopicPartition
 
 TP = TopicPartition("t", 0)

@@ -10,10 +10,10 @@ from headrace.client.errors import BatchRefused, Closed, TimedOut
 from headrace.client.options import producer_options
 from headrace.client.producer.delivery import Future
 from headrace.errors import ErrorCode, KafkaError, UnknownTopic
+from headrace.protocol.batch import read_header
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import LeaderIdAndEpoch, ProduceRequest
-from headrace.protocol.records import read_header
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import ANSWER, LOSE, LOSE_ANSWER
 from tests.unit.client.producer.harness import Sending, brokers_with, sending, written

@@ -13,12 +13,9 @@ from headrace.pipelines.datasource.record_columns import (
     PartitionDecoder,
     arrow_schema,
 )
-from headrace.protocol.records import (
-    decode_columns,
-    encode_batch,
-    scan_headers,
-    stamp_log_append_time,
-)
+from headrace.protocol.batch import scan_headers, stamp_log_append_time
+from headrace.protocol.column_decoder import decode_columns
+from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition
 
 TP = TopicPartition("orders", 3)

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from headrace.protocol.batch import read_header
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import Marker, encode_marker
-from headrace.protocol.records import decode_rows, encode_batch, read_header
+from headrace.protocol.records import decode_rows, encode_batch
 from headrace.storage.compaction.compaction import (
     CompactionLimits,
     LogCompaction,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
+from headrace.protocol.batch import check_batch, scan_headers
 from headrace.protocol.compression import Compression
-from headrace.protocol.records import check_batch, decode_rows, scan_headers
+from headrace.protocol.records import decode_rows
 from headrace.storage.compaction.compaction import (
     CompactionLimits,
     CompactionProgress,

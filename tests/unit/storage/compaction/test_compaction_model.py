@@ -14,9 +14,10 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.protocol.batch import check_batch
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import decode_marker
-from headrace.protocol.records import check_batch, decode_rows
+from headrace.protocol.records import decode_rows
 from headrace.storage.compaction.compaction import CompactionLimits
 from headrace.storage.log import Log
 from tests.unit.storage.compaction.tables import Found, compact, end_transaction, put, table_of

@@ -1,7 +1,7 @@
 """What a pass through a log learns of its transactions."""
 
+from headrace.protocol.batch import BatchHeader, assign, read_header
 from headrace.protocol.markers import Marker, encode_marker
-from headrace.protocol.records import BatchHeader, assign, read_header
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.compaction.compaction import PassedTransactions
 from tests.unit.storage.compaction.tables import keyed_batch
