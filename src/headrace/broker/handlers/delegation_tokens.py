@@ -101,32 +101,27 @@ async def create_delegation_token(
 async def renew_delegation_token(
     context: RequestContext, request: RenewDelegationTokenRequest
 ) -> RenewDelegationTokenResponse:
-    return await _answer(
-        context,
-        request,
-        lambda code: RenewDelegationTokenResponse(
-            error_code=code, expiry_timestamp_ms=_NO_TIMESTAMP
-        ),
-        lambda tokens, settings: renew_token(
-            tokens,
-            request,
-            _bare(context.principal),
-            settings,
-            now_ms=context.node.clock.now_ms(),
-        ),
-    )
+    return await _change_expiry(context, request, RenewDelegationTokenResponse, renew_token)
 
 
 async def expire_delegation_token(
     context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse:
+    return await _change_expiry(context, request, ExpireDelegationTokenResponse, expire_token)
+
+
+async def _change_expiry(
+    context: RequestContext,
+    request: Message,
+    response: Callable[..., Response],
+    command: Callable[..., CommandResult[Response]],
+) -> Response:
+    """The outcome of a command that moves the expiry of a token, of the sender's own authority."""
     return await _answer(
         context,
         request,
-        lambda code: ExpireDelegationTokenResponse(
-            error_code=code, expiry_timestamp_ms=_NO_TIMESTAMP
-        ),
-        lambda tokens, settings: expire_token(
+        lambda code: response(error_code=code, expiry_timestamp_ms=_NO_TIMESTAMP),
+        lambda tokens, settings: command(
             tokens,
             request,
             _bare(context.principal),

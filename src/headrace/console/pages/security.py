@@ -1,13 +1,13 @@
 """Users of SCRAM, ACLs, roles and quotas: lists, and forms that add and remove."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.client.admin.acls import Acl
+from headrace.client.admin.acls import Acl, Role
 from headrace.client.admin.quotas import OwnerQuotas, QuotaOwner
 from headrace.client.admin.users import ScramDeletion, ScramUpsertion
 from headrace.console.errors import FieldError, words_of
@@ -54,30 +54,51 @@ _NOT_SERVED = {
 }
 
 
-async def _asked(call: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
-    """What the cluster answers, or why there is nothing to show."""
+async def _list_page(
+    request: Request,
+    name: str,
+    change: Callable[[Form], Awaitable[str]],
+    describe: Callable[[], Awaitable[Sequence[Any]]],
+    columns: Mapping[str, SortKey[Any]],
+    text: Callable[[Any], str],
+    **more: Any,
+) -> Response:
+    """The list at `/<name>`, after the change that a form on it asks for, or with its error."""
+    path = f"/{name}"
+    error: HeadraceError | None = None
+    if request.method == "POST":
+        form = await read_form(request)
+        try:
+            return redirect(request, path, await change(form))
+        except HeadraceError as refusal:
+            error = refusal
+        except (ValueError, TypeError) as refusal:
+            error = FieldError("", str(refusal))
+    rows, missing = await _described(describe)
+    more[name] = listing(request.query_params, path, rows, columns, text=text)
+    return page(
+        request,
+        f"{name}.html",
+        status=400 if error else 200,
+        missing=missing,
+        error=error,
+        **more,
+    )
+
+
+async def _described(
+    describe: Callable[[], Awaitable[Sequence[Any]]],
+) -> tuple[Sequence[Any], str]:
+    """The entries that the cluster answers with, or none and why there is nothing to show."""
     try:
-        return await call(), ""
+        return await describe(), ""
     except AuthenticationFailed:
         raise
     except KafkaError as error:
         if error.code in _NOT_SERVED:
-            return None, _NOT_SERVED[error.code]
+            return (), _NOT_SERVED[error.code]
         what, advice = words_of(error)
-        return None, f"{what} {advice}".strip()
-
-
-async def _changed(
-    request: Request, change: Callable[[Form], Awaitable[str]], path: str
-) -> Response | HeadraceError:
-    """What is answered after a change of a form: the list, or the error to show on it."""
-    form = await read_form(request)
-    try:
-        return redirect(request, path, await change(form))
-    except HeadraceError as error:
-        return error
-    except (ValueError, TypeError) as error:
-        return FieldError("", str(error))
+        return (), f"{what} {advice}".strip()
 
 
 # -- users
@@ -103,25 +124,18 @@ async def users(request: Request) -> Response:
         await admin.alter_user_scram_credentials([ScramUpsertion(name, mechanism, password)])
         return f"User {name} has a password for {mechanism}."
 
-    error = None
-    if request.method == "POST":
-        outcome = await _changed(request, change, "/users")
-        if isinstance(outcome, Response):
-            return outcome
-        error = outcome
-    found, missing = await _asked(admin.describe_user_scram_credentials)
-    rows = list((found or {}).items())
-    return page(
+    async def described() -> list[Entry]:
+        return list((await admin.describe_user_scram_credentials()).items())
+
+    return await _list_page(
         request,
-        "users.html",
+        "users",
+        change,
+        described,
+        _USER_COLUMNS,
+        lambda entry: entry[0],
         title="Users",
-        status=400 if error else 200,
-        users=listing(
-            request.query_params, "/users", rows, _USER_COLUMNS, text=lambda entry: entry[0]
-        ),
-        missing=missing,
         mechanisms=MECHANISMS,
-        error=error,
     )
 
 
@@ -168,27 +182,22 @@ async def acls(request: Request) -> Response:
         await admin.create_acls([acl])
         return f"Added: {acl}."
 
-    error = None
-    if request.method == "POST":
-        outcome = await _changed(request, change, "/acls")
-        if isinstance(outcome, Response):
-            return outcome
-        error = outcome
-    found, missing = await _asked(admin.describe_acls)
-    return page(
+    return await _list_page(
         request,
-        "acls.html",
+        "acls",
+        change,
+        admin.describe_acls,
+        _ACL_COLUMNS,
+        str,
         title="ACLs",
-        status=400 if error else 200,
-        acls=listing(request.query_params, "/acls", found or [], _ACL_COLUMNS, text=str),
-        missing=missing,
         operations=OPERATIONS,
         resource_types=RESOURCE_TYPES,
-        error=error,
     )
 
 
 # -- roles
+
+_ROLE_COLUMNS: dict[str, SortKey[Role]] = {"name": SortKey(lambda role: role.name)}
 
 
 async def roles(request: Request) -> Response:
@@ -214,27 +223,17 @@ async def roles(request: Request) -> Response:
                 return f"{member} has the role {name} no more."
         raise FieldError("action", "the form says nothing to do")
 
-    error = None
-    if request.method == "POST":
-        outcome = await _changed(request, change, "/roles")
-        if isinstance(outcome, Response):
-            return outcome
-        error = outcome
-    found, missing = await _asked(admin.describe_roles)
-    return page(
+    async def described() -> list[Role]:
+        return list((await admin.describe_roles()).values())
+
+    return await _list_page(
         request,
-        "roles.html",
+        "roles",
+        change,
+        described,
+        _ROLE_COLUMNS,
+        lambda role: f"{role.name} {role.description} {' '.join(role.members)}",
         title="Roles",
-        status=400 if error else 200,
-        roles=listing(
-            request.query_params,
-            "/roles",
-            (found or {}).values(),
-            {"name": SortKey(lambda role: role.name)},
-            text=lambda role: f"{role.name} {role.description} {' '.join(role.members)}",
-        ),
-        missing=missing,
-        error=error,
     )
 
 
@@ -270,22 +269,15 @@ async def quotas(request: Request) -> Response:
         await admin.alter_client_quotas({key: value}, **owner)
         return f"The quota {key} is {value:g} now."
 
-    error = None
-    if request.method == "POST":
-        outcome = await _changed(request, change, "/quotas")
-        if isinstance(outcome, Response):
-            return outcome
-        error = outcome
-    found, missing = await _asked(admin.describe_client_quotas)
-    return page(
+    return await _list_page(
         request,
-        "quotas.html",
+        "quotas",
+        change,
+        admin.describe_client_quotas,
+        _QUOTA_COLUMNS,
+        str,
         title="Quotas",
-        status=400 if error else 200,
-        quotas=listing(request.query_params, "/quotas", found or [], _QUOTA_COLUMNS, text=str),
-        missing=missing,
         keys=QUOTA_KEYS,
-        error=error,
     )
 
 
