@@ -20,7 +20,7 @@ from bench.process import BrokerProcess, run_load
 from bench.report import Report
 from headrace.protocol.batch import first_encrypted, read_header
 from headrace.protocol.records import encode_batch
-from headrace.security.batch_encryption import BatchEncryption, BatchSealer
+from headrace.security.batch_encryption import BatchEncryption, BatchEncryptor
 from headrace.security.keyring import KEY_SIZE, KeyEncryptionKey, Keyring
 from headrace.storage.key_sources import write_key_file
 
@@ -87,12 +87,12 @@ def alone(report: Report, records: int) -> None:
     encryption = BatchEncryption(Keyring([key]), secrets.token_bytes)
     batch = encode_batch([(0, None, bytes(1000), ()) for _ in range(records)])
     header = read_header(batch)
-    sealer = BatchSealer(encryption)
-    sealed = sealer.seal(batch, header, None, 0)
+    encryptor = BatchEncryptor(encryption)
+    sealed = encryptor.encrypt(batch, header, None, 0)
     sealed_header = read_header(sealed)
     for name, work in (
-        ("seal", lambda: sealer.seal(batch, header, None, 0)),
-        ("open", lambda: encryption.open_batch(sealed, sealed_header, None)),
+        ("seal", lambda: encryptor.encrypt(batch, header, None, 0)),
+        ("open", lambda: encryption.decrypt_batch(sealed, sealed_header, None)),
         ("ask a plain fetch", lambda: first_encrypted(batch)),
     ):
         loops = max(20, min(20_000_000 // len(batch), 20_000))

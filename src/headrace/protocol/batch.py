@@ -50,7 +50,7 @@ _LOG_APPEND_TIME = cython.declare(cython.longlong, 0x08)
 _TRANSACTIONAL = cython.declare(cython.longlong, 0x10)
 _CONTROL = cython.declare(cython.longlong, 0x20)
 _DELETE_HORIZON = cython.declare(cython.longlong, 0x40)
-# Unlike Kafka: the records are sealed, as they lie on the disks of brokers alone.
+# Unlike Kafka: the records are encrypted, as they lie on the disks of brokers alone.
 _ENCRYPTED = cython.declare(cython.longlong, 0x4000)
 _KNOWN_BITS = cython.declare(cython.longlong, 0x7F)
 
@@ -199,7 +199,7 @@ class BatchHeader:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the records are sealed: see `security.batch_encryption`."""
+        """Whether the records are encrypted: see `security.batch_encryption`."""
         return self.attributes & _ENCRYPTED != 0
 
     @property
@@ -350,7 +350,7 @@ def scan_headers(buffer, start: cython.Py_ssize_t = 0, end=None) -> list:
 
 
 def first_encrypted(buffer) -> int:
-    """The position of the first whole batch whose records are sealed, or -1."""
+    """The position of the first whole batch whose records are encrypted, or -1."""
     memory: _Memory = _Memory(buffer)
     position: cython.Py_ssize_t = 0
     size: cython.longlong
@@ -523,7 +523,8 @@ def _check_produced(header: BatchHeader):
         )
     if header.attributes & _ENCRYPTED:
         raise RefusedBatch(
-            ErrorCode.INVALID_RECORD, "producers may not set the bit of batches sealed by brokers"
+            ErrorCode.INVALID_RECORD,
+            "producers may not set the bit of batches encrypted by brokers",
         )
     if header.attributes & _LOG_APPEND_TIME:
         raise RefusedBatch(

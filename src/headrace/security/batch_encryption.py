@@ -1,11 +1,11 @@
-"""Sealed batches: record batches whose records are encrypted, as they lie on disks.
+"""Encrypted batches: record batches whose records are encrypted, as they lie on disks.
 
-A sealed batch has in place of its records: a format byte, the check value of a key-encryption key,
-a data key wrapped by it, a nonce, and the records under AES-256-GCM. Its header stays readable, and
-says that the batch is sealed.
+Such a batch has in place of its records: a format byte, the check value of a key-encryption key, a
+data key wrapped by it, a nonce, and the records under AES-256-GCM. Its header stays readable, and
+says that the batch is encrypted.
 
-Rule: a data key is random, is made by one sealer, and never leaves it but wrapped; its nonces are a
-counter. So no nonce comes twice under one key, whatever is truncated and appended again.
+Rule: a data key is random, is made by one encryptor, and never leaves it but wrapped; its nonces
+are a counter. So no nonce comes twice under one key, whatever is truncated and appended again.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ _NONCE = Struct(">IQ")
 _TAG_SIZE = 16
 _RECORDS_AT = HEADER_SIZE + _PREFIX.size + _NONCE.size
 
-# The bytes by which a batch grows when it is sealed.
+# The bytes by which a batch grows when it is encrypted.
 OVERHEAD = _PREFIX.size + _NONCE.size + _TAG_SIZE
 
 _LENGTH = Struct(">i")
@@ -56,14 +56,14 @@ _KNOWN_KEYS_MAX = 4096
 
 
 def check_value_of(data: Buffer, header: BatchHeader) -> bytes:
-    """The check value of the key-encryption key that a sealed batch needs."""
+    """The check value of the key-encryption key that an encrypted batch needs."""
     at = header.position + HEADER_SIZE
     check_value: bytes = _PREFIX.unpack(bytes(byte_view(data)[at : at + _PREFIX.size]))[1]
     return check_value
 
 
 class BatchEncryption:
-    """The keys of a node. `open_batch` and `open_batches` may run in any thread.
+    """The keys of a node. `decrypt_batch` and `decrypt_batches` may run in any thread.
 
     The keyring may be replaced at any time; batches under keys that are gone do not open then.
     """
@@ -84,25 +84,25 @@ class BatchEncryption:
         # A new one, not an emptied one: another thread may be about to add a key to the old one.
         self._known: dict[bytes, AESGCM] = {}
 
-    def open_batch(self, data: Buffer, header: BatchHeader, topic_id: bytes | None) -> bytearray:
-        """The batch at `header.position` of `data` as it was before it was sealed.
+    def decrypt_batch(self, data: Buffer, header: BatchHeader, topic_id: bytes | None) -> bytearray:
+        """The batch at `header.position` of `data` as it was before it was encrypted.
 
         MissingKey without its key, ChangedBatch if its key does not open it, CorruptBatch if its
         bytes are not those that were written.
         """
-        opened = bytearray(max(header.size - OVERHEAD, HEADER_SIZE))
-        with memoryview(opened) as out:
-            self._open_into(out, byte_view(data), header, topic_id)
-        return opened
+        decrypted = bytearray(max(header.size - OVERHEAD, HEADER_SIZE))
+        with memoryview(decrypted) as out:
+            self._decrypt_into(out, byte_view(data), header, topic_id)
+        return decrypted
 
-    def open_batches(
+    def decrypt_batches(
         self,
         records: Buffer,
         headers: Sequence[BatchHeader],
         topic_id: bytes | None,
         allocate: Callable[[int], bytearray] = bytearray,
     ) -> bytearray:
-        """The batches of `headers`, decrypted if sealed, up to the first that cannot be.
+        """The batches of `headers`, decrypted if encrypted, up to the first that cannot be.
 
         If that is the first, its error is raised.
         """
@@ -111,28 +111,28 @@ class BatchEncryption:
             max(header.size - OVERHEAD, HEADER_SIZE) if header.is_encrypted else header.size
             for header in headers
         ]
-        opened = allocate(sum(sizes))
+        decrypted = allocate(sum(sizes))
         at = 0
-        out = memoryview(opened)
+        out = memoryview(decrypted)
         for header, size in zip(headers, sizes, strict=True):
             if header.is_encrypted:
                 try:
-                    self._open_into(out[at : at + size], view, header, topic_id)
+                    self._decrypt_into(out[at : at + size], view, header, topic_id)
                 except (CorruptBatch, MissingKey):
                     if not at:
                         raise
-                    return opened[:at]
+                    return decrypted[:at]
             else:
                 out[at : at + size] = view[header.position : header.position + header.size]
             at += size
-        return opened
+        return decrypted
 
-    def _open_into(
+    def _decrypt_into(
         self, out: memoryview, view: memoryview, header: BatchHeader, topic_id: bytes | None
     ) -> None:
         start, end = header.position, header.position + header.size
         if header.size < HEADER_SIZE + OVERHEAD or end > len(view):
-            raise ChangedBatch(f"the sealed batch at offset {header.base_offset} is too short")
+            raise ChangedBatch(f"the encrypted batch at offset {header.base_offset} is too short")
         out[:HEADER_SIZE] = view[start : start + HEADER_SIZE]
         _LENGTH.pack_into(out, LENGTH_AT, len(out) - LOG_OVERHEAD)
         _ATTRIBUTES.pack_into(out, ATTRIBUTES_AT, header.attributes & ~ENCRYPTED_BIT)
@@ -152,20 +152,20 @@ class BatchEncryption:
         except InvalidTag:
             check_batch(view, header, compacted=True)
             raise ChangedBatch(
-                f"the sealed batch at offset {header.base_offset} does not open under its own key:"
-                " its bytes were changed and its checksum made anew, or it was written for"
+                f"the encrypted batch at offset {header.base_offset} does not open under its own"
+                " key: its bytes were changed and its checksum made anew, or it was written for"
                 " another topic"
             ) from None
         _CRC.pack_into(out, CRC_AT, crc32c(out[ATTRIBUTES_AT:]))
 
     def rewrap(self, batch: bytearray) -> bool:
-        """Wrap the data key of a sealed batch by the current key; whether it was by another.
+        """Wrap the data key of an encrypted batch by the current key; whether it was by another.
 
         The records stay as they are.
         """
         header = read_header(batch)
         prefix = bytes(batch[HEADER_SIZE : HEADER_SIZE + _PREFIX.size])
-        current = self.keyring.to_seal()
+        current = self.keyring.current_key()
         check_batch(batch, header, compacted=True)
         if check_value_of(batch, header) == current.check_value:
             return False
@@ -185,7 +185,7 @@ class BatchEncryption:
         version, check_value, wrapped = _PREFIX.unpack(prefix)
         if version != _FORMAT:
             raise ChangedBatch(
-                f"the batch at offset {header.base_offset} is sealed in format {version}, which"
+                f"the batch at offset {header.base_offset} is encrypted in format {version}, which"
                 " this version of headrace does not know"
             )
         try:
@@ -208,7 +208,7 @@ class _DataKey:
     __slots__ = ("_aead", "_count", "bytes_left", "check_value", "made_ms", "prefix")
 
     def __init__(self, encryption: BatchEncryption, now_ms: int) -> None:
-        wrapping = encryption.keyring.to_seal()
+        wrapping = encryption.keyring.current_key()
         secret = encryption.random_bytes(KEY_SIZE)
         self._aead = AESGCM(secret)
         self._count = 0
@@ -221,16 +221,16 @@ class _DataKey:
     def is_used_up(self) -> bool:
         return self.bytes_left <= 0 or self._count >= _DATA_KEY_BATCHES_MAX
 
-    def encrypt_into(self, sealed: memoryview, records: memoryview, associated: bytes) -> None:
+    def encrypt_into(self, encrypted: memoryview, records: memoryview, associated: bytes) -> None:
         """Write nonce, encrypted records and tag into the bytes behind the prefix."""
         nonce = _NONCE.pack(0, self._count)
         self._count += 1
         self.bytes_left -= len(records)
-        sealed[: _NONCE.size] = nonce
-        self._aead.encrypt_into(nonce, records, associated, sealed[_NONCE.size :])
+        encrypted[: _NONCE.size] = nonce
+        self._aead.encrypt_into(nonce, records, associated, encrypted[_NONCE.size :])
 
 
-class BatchSealer:
+class BatchEncryptor:
     """Seals the batches of one log, or of one compaction. For one thread at a time."""
 
     def __init__(self, encryption: BatchEncryption) -> None:
@@ -244,31 +244,31 @@ class BatchSealer:
             data_key is None
             or data_key.is_used_up
             or not 0 <= now_ms - data_key.made_ms < self._encryption.data_key_age_ms_max
-            or data_key.check_value != self._encryption.keyring.to_seal().check_value
+            or data_key.check_value != self._encryption.keyring.current_key().check_value
         ):
             self._data_key = _DataKey(self._encryption, now_ms)
 
-    def seal(
+    def encrypt(
         self, data: Buffer, header: BatchHeader, topic_id: bytes | None, now_ms: int
     ) -> bytearray:
-        """The batch at `header.position` of `data`, sealed; its offset and time are final."""
+        """The batch at `header.position` of `data`, encrypted; its offset and time are final."""
         self.prepare(now_ms)
         data_key = self._data_key
         assert data_key is not None and not header.is_encrypted and not header.is_control, header
         start, end = header.position, header.position + header.size
         view = byte_view(data)
-        sealed = bytearray(header.size + OVERHEAD)
-        with memoryview(sealed) as out:
+        encrypted = bytearray(header.size + OVERHEAD)
+        with memoryview(encrypted) as out:
             out[:HEADER_SIZE] = view[start : start + HEADER_SIZE]
             associated = _associated(out, topic_id)
-            _LENGTH.pack_into(out, LENGTH_AT, len(sealed) - LOG_OVERHEAD)
+            _LENGTH.pack_into(out, LENGTH_AT, len(encrypted) - LOG_OVERHEAD)
             _ATTRIBUTES.pack_into(out, ATTRIBUTES_AT, header.attributes | ENCRYPTED_BIT)
             out[HEADER_SIZE : HEADER_SIZE + _PREFIX.size] = data_key.prefix
             data_key.encrypt_into(
                 out[HEADER_SIZE + _PREFIX.size :], view[start + HEADER_SIZE : end], associated
             )
             _CRC.pack_into(out, CRC_AT, crc32c(out[ATTRIBUTES_AT:]))
-        return sealed
+        return encrypted
 
 
 def _associated(header: memoryview, topic_id: bytes | None) -> bytes:

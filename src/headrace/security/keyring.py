@@ -70,7 +70,7 @@ class Keyring:
             )
         return key
 
-    def to_seal(self) -> KeyEncryptionKey:
+    def current_key(self) -> KeyEncryptionKey:
         """The current key; MissingKey if there is none."""
         if self.current is None:
             raise MissingKey(

@@ -287,13 +287,13 @@ class Log:
         except StorageError as error:
             raise self._state.failed_read(error, start) from error
 
-    def opened(self, records: Buffer, offset: int) -> Buffer:
+    def decrypted(self, records: Buffer, offset: int) -> Buffer:
         """Batches read at `offset`, as they are for clients; the same if none is encrypted.
 
         May run in a worker thread.
         """
         try:
-            return self.encryption.open_batches(records)
+            return self.encryption.decrypt_batches(records)
         except CorruptBatch as error:
             raise self._state.failed_read(error, offset) from error
 
@@ -396,7 +396,7 @@ class Log:
         self.config = config
         self._stamps_time = config.message_timestamp_type == "LogAppendTime"
         # A coordinator must not need a key to know its groups and transactions.
-        self._seals = config.encryption_enable and not is_internal(self.topic_partition.topic)
+        self._encrypts = config.encryption_enable and not is_internal(self.topic_partition.topic)
         self._begin_roll_policy()
 
     def append(
@@ -414,7 +414,7 @@ class Log:
         if self._health.down:
             raise self._health.refusal()
         size = len(data)
-        if self._seals:
+        if self._encrypts:
             # Before anything is stamped: a batch that is refused must stay as it came.
             self.encryption.prepare(now_ms)
             size += OVERHEAD * len(headers)
@@ -436,8 +436,8 @@ class Log:
             assign(data, header, offset, leader_epoch)
             offset = header.next_offset
         stored: Buffer = data
-        if self._seals and not headers[0].is_control:
-            stored, headers = self.encryption.seal_batches(data, headers, now_ms)
+        if self._encrypts and not headers[0].is_control:
+            stored, headers = self.encryption.encrypt_batches(data, headers, now_ms)
         self._write(stored, headers, now_ms)
         if idempotent:
             self._update_producers(stored, headers, now_ms)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headrace.errors import ChangedBatch, ErrorCode, KafkaError, MissingKey, StorageError
 from headrace.protocol.batch import BatchHeader, first_encrypted, read_header, scan_headers
 from headrace.protocol.records import Record, decode_rows
-from headrace.security.batch_encryption import BatchEncryption, BatchSealer, check_value_of
+from headrace.security.batch_encryption import BatchEncryption, BatchEncryptor, check_value_of
 from headrace.security.keyring import NO_KEYS
 from headrace.storage.files import Block, Files
 from headrace.storage.log_segments import sound_headers
@@ -24,16 +24,16 @@ def _no_random_bytes(count: int) -> bytes:
     raise AssertionError(f"{count} bytes of a key without a keyring")
 
 
-# The encryption of a node without keys: sealed batches cannot be read, and none are written.
+# The encryption of a node without keys: encrypted batches cannot be read, and none are written.
 WITHOUT_KEYS = BatchEncryption(NO_KEYS, _no_random_bytes)
 
 logger = logging.getLogger(__name__)
 
 
 class LogEncryption:
-    """Seals and opens the batches of one log; what fails is a KafkaError for clients.
+    """Encrypts and decrypts the batches of one log; what fails is a KafkaError for clients.
 
-    `open_batch`, `open_batches` and `rows` may run in any thread.
+    `decrypt_batch`, `decrypt_batches` and `rows` may run in any thread.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LogEncryption:
         self._encryption = encryption
         self._topic_partition = topic_partition
         self._topic_id = topic_id
-        self._sealer = BatchSealer(encryption)
+        self._encryptor = BatchEncryptor(encryption)
         self._reported = ""
 
     def for_compaction(self) -> "LogEncryption":
@@ -53,38 +53,38 @@ class LogEncryption:
         return LogEncryption(self._encryption, self._topic_partition, self._topic_id)
 
     def prepare(self, now_ms: int) -> None:
-        """Check that a batch can be sealed now; KafkaError if there is no key for it."""
+        """Check that a batch can be encrypted now; KafkaError if there is no key for it."""
         try:
-            self._sealer.prepare(now_ms)
+            self._encryptor.prepare(now_ms)
         except MissingKey as error:
             raise self._refusal(error) from error
 
-    def seal(self, data: Buffer, header: BatchHeader, now_ms: int) -> bytearray:
-        """A batch whose header is final, sealed."""
+    def encrypt(self, data: Buffer, header: BatchHeader, now_ms: int) -> bytearray:
+        """A batch whose header is final, encrypted."""
         try:
-            return self._sealer.seal(data, header, self._topic_id(), now_ms)
+            return self._encryptor.encrypt(data, header, self._topic_id(), now_ms)
         except MissingKey as error:
             raise self._refusal(error) from error
 
-    def seal_batches(
+    def encrypt_batches(
         self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int
     ) -> tuple[Buffer, Sequence[BatchHeader]]:
-        """The batches of a producer, sealed, with their new headers."""
-        sealed = [self.seal(data, header, now_ms) for header in headers]
-        joined = sealed[0] if len(sealed) == 1 else b"".join(sealed)
+        """The batches of a producer, encrypted, with their new headers."""
+        encrypted = [self.encrypt(data, header, now_ms) for header in headers]
+        joined = encrypted[0] if len(encrypted) == 1 else b"".join(encrypted)
         return joined, scan_headers(joined)
 
-    def open_batch(self, data: Buffer, header: BatchHeader) -> bytearray:
-        """The batch at `header.position`, opened; CorruptBatch if its bytes are damaged."""
+    def decrypt_batch(self, data: Buffer, header: BatchHeader) -> bytearray:
+        """The batch at `header.position`, decrypted; CorruptBatch if its bytes are damaged."""
         try:
-            opened = self._encryption.open_batch(data, header, self._topic_id())
+            decrypted = self._encryption.decrypt_batch(data, header, self._topic_id())
         except (MissingKey, ChangedBatch) as error:
             raise self._refusal(error) from error
         self._reported = ""
-        return opened
+        return decrypted
 
-    def open_batches(self, records: Buffer) -> Buffer:
-        """Batches as they are for clients, up to the first that cannot be opened.
+    def decrypt_batches(self, records: Buffer) -> Buffer:
+        """Batches as they are for clients, up to the first that cannot be decrypted.
 
         If that is the first of all it is an error: CorruptBatch if its bytes are damaged.
         """
@@ -94,21 +94,21 @@ class LogEncryption:
         if damage is not None and not headers:
             raise damage
         try:
-            opened = self._encryption.open_batches(records, headers, self._topic_id(), Block)
+            decrypted = self._encryption.decrypt_batches(records, headers, self._topic_id(), Block)
         except (MissingKey, ChangedBatch) as error:
             raise self._refusal(error) from error
         self._reported = ""
-        return opened
+        return decrypted
 
     def rows(self, data: Buffer, header: BatchHeader) -> list[Record]:
-        """The records of a batch, opened if it is sealed."""
+        """The records of a batch, decrypted if it is encrypted."""
         if not header.is_encrypted:
             return decode_rows(data, header)
-        opened = self.open_batch(data, header)
-        return decode_rows(opened, read_header(opened))
+        decrypted = self.decrypt_batch(data, header)
+        return decode_rows(decrypted, read_header(decrypted))
 
     def _refusal(self, error: MissingKey | ChangedBatch) -> KafkaError:
-        """The error for clients; the log has it once, until a batch can be opened again."""
+        """The error for clients; the log has it once, until a batch can be decrypted again."""
         text = f"{self._topic_partition}: records cannot be used: {error}"
         if text != self._reported:
             self._reported = text
@@ -137,7 +137,7 @@ def rewrap_segment(files: Files, segment: Segment, encryption: BatchEncryption) 
 
     CorruptBatch if the segment is damaged, MissingKey if a key is not known: it is left as it is.
     """
-    current = encryption.keyring.to_seal().check_value
+    current = encryption.keyring.current_key().check_value
     encrypted = stale = 0
     for header, buffer, _ in segment.batches(0, segment.size):
         if header.is_encrypted:

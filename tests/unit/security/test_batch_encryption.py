@@ -14,7 +14,7 @@ from headrace.protocol.batch import (
     scan_headers,
 )
 from headrace.protocol.records import decode_rows
-from headrace.security.batch_encryption import OVERHEAD, BatchSealer, check_value_of
+from headrace.security.batch_encryption import OVERHEAD, BatchEncryptor, check_value_of
 from headrace.security.keyring import Keyring
 from tests.unit.security.encrypting import NEW, OLD, OTHER, TOPIC_ID, encryption, plain_batch
 
@@ -35,14 +35,14 @@ PLAIN_FIELDS = (
 
 def sealed(value: bytes = b"a secret", **options: int) -> bytearray:
     data = plain_batch(value, **options)
-    return BatchSealer(encryption(OLD)).seal(data, read_header(data), TOPIC_ID, NOW_MS)
+    return BatchEncryptor(encryption(OLD)).encrypt(data, read_header(data), TOPIC_ID, NOW_MS)
 
 
 @given(st.binary(max_size=5000), st.integers(1, 20))
 def test_a_sealed_batch_opens_as_it_was(value: bytes, count: int) -> None:
     plain = plain_batch(value, count=count)
     batch = sealed(value, count=count)
-    assert encryption(OLD).open_batch(batch, read_header(batch), TOPIC_ID) == plain
+    assert encryption(OLD).decrypt_batch(batch, read_header(batch), TOPIC_ID) == plain
 
 
 def test_the_header_stays_readable_and_the_checksum_is_of_the_sealed_bytes() -> None:
@@ -82,28 +82,28 @@ def test_every_byte_of_a_sealed_batch_is_protected() -> None:
                 check_batch(changed, header)
             continue
         with pytest.raises((CorruptBatch, MissingKey)):
-            opener.open_batch(changed, header, TOPIC_ID)
+            opener.decrypt_batch(changed, header, TOPIC_ID)
 
 
 def test_a_batch_opens_at_its_place_in_its_topic_only() -> None:
     batch = sealed()
     with pytest.raises(ChangedBatch, match="another topic"):
-        encryption(OLD).open_batch(batch, read_header(batch), bytes(16))
+        encryption(OLD).decrypt_batch(batch, read_header(batch), bytes(16))
     moved = bytearray(batch)
     moved[7] += 1
     with pytest.raises(ChangedBatch):
-        encryption(OLD).open_batch(moved, read_header(moved), TOPIC_ID)
+        encryption(OLD).decrypt_batch(moved, read_header(moved), TOPIC_ID)
 
 
 def test_damage_a_missing_key_and_a_changed_batch_are_told_apart() -> None:
     batch = sealed()
     with pytest.raises(MissingKey, match=OLD.check_value.hex()):
-        encryption(OTHER).open_batch(batch, read_header(batch), TOPIC_ID)
+        encryption(OTHER).decrypt_batch(batch, read_header(batch), TOPIC_ID)
     for position in (65, len(batch) - 1):
         damaged = bytearray(batch)
         damaged[position] ^= 1
         with pytest.raises(CorruptBatch, match="CRC") as caught:
-            encryption(OLD).open_batch(damaged, read_header(damaged), TOPIC_ID)
+            encryption(OLD).decrypt_batch(damaged, read_header(damaged), TOPIC_ID)
         assert not isinstance(caught.value, ChangedBatch)
 
 
@@ -112,7 +112,7 @@ def test_a_batch_that_is_too_short_to_be_sealed_is_refused() -> None:
     short[21] |= 0x40
     renew_checksum(short)
     with pytest.raises(ChangedBatch):
-        encryption(OLD).open_batch(short, read_header(short), TOPIC_ID)
+        encryption(OLD).decrypt_batch(short, read_header(short), TOPIC_ID)
 
 
 def nonce_of(batch: bytearray) -> bytes:
@@ -124,28 +124,30 @@ def wrapped_key_of(batch: bytearray) -> bytes:
 
 
 def test_no_nonce_comes_twice_under_one_key() -> None:
-    sealer = BatchSealer(encryption(OLD))
+    encryptor = BatchEncryptor(encryption(OLD))
     data = plain_batch()
     # The same batch at the same offset again and again, as after truncations.
-    batches = [sealer.seal(data, read_header(data), TOPIC_ID, NOW_MS) for _ in range(500)]
+    batches = [encryptor.encrypt(data, read_header(data), TOPIC_ID, NOW_MS) for _ in range(500)]
     assert len({wrapped_key_of(batch) for batch in batches}) == 1
     assert len({nonce_of(batch) for batch in batches}) == 500
 
 
-def test_every_sealer_has_a_data_key_of_its_own() -> None:
+def test_every_encryptor_has_a_data_key_of_its_own() -> None:
     node = encryption(OLD)
     data = plain_batch()
-    batches = [BatchSealer(node).seal(data, read_header(data), TOPIC_ID, NOW_MS) for _ in range(3)]
+    batches = [
+        BatchEncryptor(node).encrypt(data, read_header(data), TOPIC_ID, NOW_MS) for _ in range(3)
+    ]
     assert len({wrapped_key_of(batch) for batch in batches}) == 3
 
 
 def test_data_keys_are_replaced_by_age_and_with_the_current_key() -> None:
     node = encryption(OLD, data_key_age_ms_max=1000)
-    sealer = BatchSealer(node)
+    encryptor = BatchEncryptor(node)
     data = plain_batch()
 
     def seal(now_ms: int) -> bytes:
-        return wrapped_key_of(sealer.seal(data, read_header(data), TOPIC_ID, now_ms))
+        return wrapped_key_of(encryptor.encrypt(data, read_header(data), TOPIC_ID, now_ms))
 
     first = seal(NOW_MS)
     assert seal(NOW_MS + 999) == first
@@ -155,43 +157,43 @@ def test_data_keys_are_replaced_by_age_and_with_the_current_key() -> None:
     third = seal(NOW_MS)
     assert third != second
     node.replace_keyring(Keyring([OLD, NEW]))
-    batch = sealer.seal(data, read_header(data), TOPIC_ID, NOW_MS)
+    batch = encryptor.encrypt(data, read_header(data), TOPIC_ID, NOW_MS)
     assert check_value_of(batch, read_header(batch)) == NEW.check_value
-    assert node.open_batch(batch, read_header(batch), TOPIC_ID) == data
+    assert node.decrypt_batch(batch, read_header(batch), TOPIC_ID) == data
 
 
 def test_data_keys_are_replaced_by_volume(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.security.batch_encryption._DATA_KEY_BYTES_MAX", 200)
-    sealer = BatchSealer(encryption(OLD))
+    encryptor = BatchEncryptor(encryption(OLD))
     data = plain_batch(b"v" * 60)
-    batches = [sealer.seal(data, read_header(data), TOPIC_ID, NOW_MS) for _ in range(4)]
+    batches = [encryptor.encrypt(data, read_header(data), TOPIC_ID, NOW_MS) for _ in range(4)]
     assert len({wrapped_key_of(batch) for batch in batches}) == 4
 
 
 def test_batches_under_keys_that_were_taken_away_do_not_open() -> None:
     node = encryption(OLD)
     batch = sealed()
-    node.open_batch(batch, read_header(batch), TOPIC_ID)
+    node.decrypt_batch(batch, read_header(batch), TOPIC_ID)
     node.replace_keyring(Keyring([NEW]))
     with pytest.raises(MissingKey):
-        node.open_batch(batch, read_header(batch), TOPIC_ID)
+        node.decrypt_batch(batch, read_header(batch), TOPIC_ID)
 
 
 def test_mixed_batches_open_up_to_one_that_does_not() -> None:
     plain = plain_batch(base_offset=0)
     first, second = sealed(base_offset=3), sealed(base_offset=6)
     node = encryption(NEW)
-    data = BatchSealer(node).seal(plain, read_header(plain), TOPIC_ID, NOW_MS)
+    data = BatchEncryptor(node).encrypt(plain, read_header(plain), TOPIC_ID, NOW_MS)
     node.replace_keyring(Keyring([OLD]))
     # Under a key that is gone comes the third.
     records = bytes(plain_batch(base_offset=0) + first + data)
     headers = scan_headers(records)
-    opened = node.open_batches(records, headers, TOPIC_ID)
+    opened = node.decrypt_batches(records, headers, TOPIC_ID)
     assert opened == plain_batch(base_offset=0) + plain_batch(base_offset=3)
     with pytest.raises(MissingKey):
-        node.open_batches(records[len(plain) + len(first) :], [read_header(data)], TOPIC_ID)
+        node.decrypt_batches(records[len(plain) + len(first) :], [read_header(data)], TOPIC_ID)
     whole = bytes(first + second)
-    found = scan_headers(node.open_batches(whole, scan_headers(whole), TOPIC_ID))
+    found = scan_headers(node.decrypt_batches(whole, scan_headers(whole), TOPIC_ID))
     assert [header.base_offset for header in found] == [3, 6]
 
 
@@ -204,9 +206,9 @@ def test_a_data_key_is_wrapped_anew_without_the_records() -> None:
     header: BatchHeader = read_header(batch)
     check_batch(batch, header)
     assert bytes(batch[122:]) == before
-    assert encryption(NEW).open_batch(batch, header, TOPIC_ID) == plain_batch()
+    assert encryption(NEW).decrypt_batch(batch, header, TOPIC_ID) == plain_batch()
     with pytest.raises(MissingKey):
-        encryption(OLD).open_batch(batch, header, TOPIC_ID)
+        encryption(OLD).decrypt_batch(batch, header, TOPIC_ID)
 
 
 def test_the_first_sealed_batch_is_found() -> None:

@@ -28,7 +28,7 @@ def test_a_key_is_found_by_its_check_value() -> None:
 
 def test_without_keys_the_error_says_which_setting_to_set() -> None:
     with pytest.raises(MissingKey, match=r"encryption\.key\.source is not set"):
-        NO_KEYS.to_seal()
+        NO_KEYS.current_key()
     with pytest.raises(MissingKey, match=r"encryption\.key\.source is not set"):
         NO_KEYS.find(OLD.check_value)
 

@@ -46,7 +46,7 @@ def records(log: Log) -> list[Found]:
     found: list[Found] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        data = log.opened(log.read(offset, 1 << 16, END, at_least_one=True).records, offset)
+        data = log.decrypted(log.read(offset, 1 << 16, END, at_least_one=True).records, offset)
         for header in scan_headers(data):
             found += [
                 Found(row.offset, row.key, row.value, row.timestamp)
@@ -156,10 +156,10 @@ def test_turning_encryption_on_and_off_leaves_a_mixed_log(tmp_path: Path) -> Non
     kinds = [header.is_encrypted for header in scan_headers(stored(log))]
     assert kinds == [False, True, False, True, False]
     assert values(log) == [b"value"] * 10
-    # Without the key, a reader gets as far as the first sealed batch.
+    # Without the key, a reader gets as far as the first encrypted batch.
     log.close()
     log = sealed_log(tmp_path, WITHOUT_KEYS, config(), clean=True)
-    data = log.opened(log.read(0, 1 << 16, END).records, 0)
+    data = log.decrypted(log.read(0, 1 << 16, END).records, 0)
     assert [header.next_offset for header in scan_headers(data)] == [2]
 
 

@@ -69,7 +69,7 @@ _TOPIC_IDS_SINCE = 13
 _LEADER_HINTS_SINCE = 16
 _READ_COMMITTED = 1
 # What one fetch may have decrypted on the event loop; more is for a worker thread.
-_OPENED_BYTES_MAX = 1 << 20
+_DECRYPTED_BYTES_MAX = 1 << 20
 
 
 class _ColdRead(NamedTuple):
@@ -115,7 +115,7 @@ class _FetchPass:
         # By topic, whether the sender may read it; None if nobody asks for rights.
         self._readable: dict[str, bool] | None = None if context.authorizer is ALLOW_ALL else {}
         self.byte_count = 0
-        self._opened_bytes = 0
+        self._decrypted_bytes = 0
         self.answer_now = False
         self._has_news = False
         self.throttled_s = 0.0
@@ -223,7 +223,7 @@ class _FetchPass:
             records, end = _sound_records(log, found.records, requested.fetch_offset)
             found = found._replace(records=records)
             aborted = log.aborted_transactions_cached(requested.fetch_offset, end)
-        if found is None or aborted is None or not self._may_open(found.records):
+        if found is None or aborted is None or not self._may_decrypt(found.records):
             cold = _ColdRead(
                 partition.name.topic,
                 log,
@@ -244,7 +244,7 @@ class _FetchPass:
                 # Replicas are copies: encrypted batches go to followers as they are.
                 self._note_served(partition, requested.fetch_offset, records)
             else:
-                records = log.opened(records, requested.fetch_offset)
+                records = log.decrypted(records, requested.fetch_offset)
             self._set_records(result, records, aborted)
             self._served.append((partition.name.topic, requested.fetch_offset, records))
             self.byte_count += len(records)
@@ -252,12 +252,12 @@ class _FetchPass:
             if throttled:
                 self._throttle().record(len(records), self._context.node.clock.monotonic())
 
-    def _may_open(self, records: Buffer) -> bool:
+    def _may_decrypt(self, records: Buffer) -> bool:
         """Whether records are plain, or few enough to be decrypted on the event loop."""
         if self.is_follower or first_encrypted(records) < 0:
             return True
-        self._opened_bytes += len(records)
-        return self._opened_bytes <= _OPENED_BYTES_MAX
+        self._decrypted_bytes += len(records)
+        return self._decrypted_bytes <= _DECRYPTED_BYTES_MAX
 
     def _note_served(self, partition: Partition, offset: int, records: Buffer) -> None:
         """Check records that a follower got before and did not accept: they may be damaged."""
@@ -423,7 +423,7 @@ def _read_cold(cold: _ColdRead) -> tuple[Block, list[aborted_index.AbortedTransa
         records, end = _sound_records(log, records, offset)
         aborted = log.aborted_transactions(offset, end)
     if cold.for_client:
-        records = log.opened(records, offset)
+        records = log.decrypted(records, offset)
     return Block(records), aborted
 
 

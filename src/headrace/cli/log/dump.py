@@ -102,9 +102,9 @@ class SegmentEncryption(NamedTuple):
     keys: BatchEncryption
     topic_id: bytes | None
 
-    def open_batch(self, data: Buffer, header: BatchHeader) -> bytearray:
+    def decrypt_batch(self, data: Buffer, header: BatchHeader) -> bytearray:
         """A batch, opened; MissingKey or CorruptBatch if it does not open."""
-        return self.keys.open_batch(data, header, self.topic_id)
+        return self.keys.decrypt_batch(data, header, self.topic_id)
 
 
 def base_offset_of(path: Path) -> int | None:
@@ -233,7 +233,7 @@ def _dump_segment(path: Path, with_records: bool, keyring: Keyring) -> Iterator[
             yield from _dump_records(buffer, header, position, is_metadata)
             continue
         try:
-            opened = encryption.open_batch(buffer, header)
+            opened = encryption.decrypt_batch(buffer, header)
         except MissingKey as error:
             # Nothing is wrong with the file.
             yield {"kind": "encrypted", "reason": f"{error} (--keys)"}

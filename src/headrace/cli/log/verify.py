@@ -142,7 +142,7 @@ class _SegmentCheck:
             check_batch(buffer, header, compacted=True)
             if header.is_encrypted:
                 try:
-                    buffer = self._encryption.open_batch(buffer, header)
+                    buffer = self._encryption.decrypt_batch(buffer, header)
                 except MissingKey:
                     self._findings.encrypted += 1
                     return header.record_count

@@ -292,7 +292,7 @@ class _ExtentScan:
         for header in headers:
             if header.is_encrypted:
                 try:
-                    opened += self._encryption.open_batch(data, header)
+                    opened += self._encryption.decrypt_batch(data, header)
                 except KafkaError as error:
                     raise SourceError(f"{error.detail}. {_KEYS_ADVICE}") from None
                 except CorruptBatch as error:

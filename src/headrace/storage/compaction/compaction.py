@@ -321,16 +321,16 @@ class Compaction:
         elif transactions.is_aborted(header):
             indexer.skip_batch(header)
         else:
-            indexer.index_records(self._records(walk, *self._opened(walk, header)), header)
+            indexer.index_records(self._records(walk, *self._decrypted(walk, header)), header)
         if not indexer.is_full:
             walk.move_to(header.position + header.size)
 
-    def _opened(self, walk: "_SegmentWalk", header: BatchHeader) -> tuple[Buffer, BatchHeader]:
+    def _decrypted(self, walk: "_SegmentWalk", header: BatchHeader) -> tuple[Buffer, BatchHeader]:
         """The buffer and the header of a batch, decrypted if it is encrypted."""
         if not header.is_encrypted or self._encryption is None:
             return walk.buffer, header
-        opened = self._encryption.open_batch(walk.buffer, header)
-        return opened, read_header(opened)
+        decrypted = self._encryption.decrypt_batch(walk.buffer, header)
+        return decrypted, read_header(decrypted)
 
     def _records(self, walk: "_SegmentWalk", buffer: Buffer, header: BatchHeader) -> Buffer:
         """The decompressed records of a batch, valid until the next call."""
@@ -426,16 +426,16 @@ class Compaction:
             discard = discard and header.base_timestamp <= self._now_ms
         else:
             discard = transactions.is_aborted(header)
-        buffer, opened = self._opened(walk, header)
-        payload = self._records(walk, buffer, opened)
-        left = rules.filter_records(payload, opened, discard, is_obsolete)
+        buffer, decrypted = self._decrypted(walk, header)
+        payload = self._records(walk, buffer, decrypted)
+        left = rules.filter_records(payload, decrypted, discard, is_obsolete)
         if left != NOTHING or is_last or self._is_kept(rules, header):
             body: Buffer = b""
             source, changed = walk.buffer, header
             if left == SOMETHING:
-                body = compress(header.compression, rules.kept_records(payload, opened))
+                body = compress(header.compression, rules.kept_records(payload, decrypted))
                 if header.is_encrypted:
-                    source = self._sealed_again(rules, buffer, opened, body)
+                    source = self._encrypted_again(rules, buffer, decrypted, body)
                     changed, left, body = read_header(source), EVERYTHING, b""
             room = max(changed.size, HEADER_SIZE + len(body))
             if room > output.capacity - output.used:
@@ -445,14 +445,14 @@ class Compaction:
             rules.put(source, changed, left, body)
         walk.move_to(header.position + header.size)
 
-    def _sealed_again(
-        self, rules: RecordFilter, opened: Buffer, header: BatchHeader, body: Buffer
+    def _encrypted_again(
+        self, rules: RecordFilter, decrypted: Buffer, header: BatchHeader, body: Buffer
     ) -> bytearray:
         """The batch with the records `body` that are left of it, encrypted as it was."""
         assert self._encryption is not None, header
         plain = CompactionOutput(HEADER_SIZE + len(body), self._config.index_interval_bytes)
-        rules.put(opened, header, SOMETHING, body, plain)
-        return self._encryption.seal(plain.data, read_header(plain.data), self._now_ms)
+        rules.put(decrypted, header, SOMETHING, body, plain)
+        return self._encryption.encrypt(plain.data, read_header(plain.data), self._now_ms)
 
     def _is_kept(self, rules: RecordFilter, header: BatchHeader) -> bool:
         """Whether a batch stays without its records, as the last batch of its producer."""
