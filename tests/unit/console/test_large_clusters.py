@@ -128,8 +128,9 @@ def test_a_sample_does_not_keep_pages_waiting_for_long() -> None:
     history = ClusterHistory()
     history.add(sample(1_000_000, 10))
     following = sample(1_002_000, 11)
-    begun = time.perf_counter()
+    # Of this thread: what others do on the machine meanwhile is not the sample's.
+    begun = time.thread_time()
     history.add(following)
-    taken_s = time.perf_counter() - begun
+    taken_s = time.thread_time() - begun
     print(f"a sample of {TOPICS} topics and {GROUPS} groups: {1000 * taken_s:.0f} ms")
     assert taken_s < scaled(ANSWER_S_MAX)
