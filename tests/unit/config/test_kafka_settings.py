@@ -53,6 +53,7 @@ OURS = {
     "log.scrub.bytes.per.second",
     "log.scrub.interval.ms",
     "max.in.flight.requests.per.connection",
+    "metrics.clients.max",
     "metrics.groups.max",
     "metrics.partitions.max",
     "metrics.topics.max",
