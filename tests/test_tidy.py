@@ -97,7 +97,6 @@ TESTED_ELSEWHERE = {
     "broker/admin_listener.py": "integration/test_admin_listener.py",
     "broker/apis.py": "unit/broker/test_dispatch.py",
     "broker/authentication.py": "integration/security/test_sasl_connections.py",
-    "broker/credential_store.py": "integration/security/test_sasl_clients.py",
     "broker/group_lag.py": "integration/test_metrics.py",
     "broker/partition_summary.py": "integration/test_metrics.py",
     "broker/sasl_exchanges.py": "integration/security/test_sasl_clients.py",
