@@ -53,7 +53,7 @@ class BackgroundLoad:
 
 
 class BrokerProcess:
-    """`headrace up` on a free port with its data in a new directory below `directory`.
+    """`headrace broker` on a free port with its data in a new directory below `directory`.
 
     Or the same of another `module` that has its command line.
     """
@@ -62,12 +62,18 @@ class BrokerProcess:
         self, directory: Path, *, module: str = "headrace.cli.main", **settings: str
     ) -> None:
         self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-")
-        command = [sys.executable, "-m", module, "up", "--no-console"]
-        command += ["--data-dir", self._directory.name]
-        if "listeners" not in settings:
-            command += ["--listen", "127.0.0.1:0"]
-        for name, value in settings.items():
-            command += ["--set", f"{name.replace('_', '.')}={value}"]
+        properties = {
+            "log.dirs": f"{self._directory.name}/data",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            # As `headrace up` has them.
+            "group.initial.rebalance.delay.ms": "0",
+            "log.format": "text",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        path = Path(self._directory.name, "server.properties")
+        path.touch(0o600)
+        path.write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
+        command = [sys.executable, "-m", module, "broker", "--config", str(path)]
         self.started = time.perf_counter()
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
@@ -93,7 +99,7 @@ class BrokerProcess:
 
     @property
     def data_dir(self) -> str:
-        return self._directory.name
+        return f"{self._directory.name}/data"
 
     @property
     def pid(self) -> int:

@@ -5,7 +5,15 @@ from typing import TypedDict, Unpack
 import click
 
 from headrace.cli.clients import open_admin
-from headrace.cli.options import Command, client_options, examples, key_value, unique
+from headrace.cli.options import (
+    Command,
+    asked,
+    client_options,
+    examples,
+    key_value,
+    unique,
+    without_secrets,
+)
 from headrace.cli.output import print_json, print_table
 from headrace.client.admin.configs import (
     ConfigEntry,
@@ -15,6 +23,7 @@ from headrace.client.admin.configs import (
     config_resource,
 )
 
+_HIDDEN = "(hidden)"
 _KINDS = [kind.name.lower().replace("_", "-") for kind in ResourceType if kind.name != "ROLE"]
 
 
@@ -118,7 +127,7 @@ def describe(show_all: bool, **options: Unpack[_OwnerOptions]) -> None:
             [
                 (
                     entry.name,
-                    "(hidden)" if entry.sensitive else entry.value,
+                    _HIDDEN if entry.sensitive else entry.value,
                     entry.source,
                     _changeable(entry),
                 )
@@ -153,6 +162,12 @@ def _changeable(entry: ConfigEntry) -> str:
     help="Give a setting a value; may be repeated.",
 )
 @click.option(
+    "--ask",
+    multiple=True,
+    metavar="KEY",
+    help="Ask for the value of a secret at a prompt, or read a line of standard input.",
+)
+@click.option(
     "--delete",
     "deletions",
     multiple=True,
@@ -162,12 +177,17 @@ def _changeable(entry: ConfigEntry) -> str:
 @client_options
 def alter(
     settings: tuple[tuple[str, str], ...],
+    ask: tuple[str, ...],
     deletions: tuple[str, ...],
     **options: Unpack[_OwnerOptions],
 ) -> None:
     """Change settings while the broker runs. Other settings stay as they are."""
     resource, owner = _resource(options)
-    wanted = unique(settings, "--set")
+    if options["broker"] is None:
+        wanted = unique(settings, "--set")
+    else:
+        wanted = without_secrets(settings, "give it with --ask KEY")
+    wanted |= {name: asked(name, hidden=True) for name in ask}
     removed = list(dict.fromkeys(deletions))
     if not wanted and not removed:
         raise click.UsageError("Nothing to change: give --set or --delete.")
@@ -181,7 +201,7 @@ def alter(
             {
                 "resource_type": resource.kind.name.lower(),
                 "resource_name": resource.name,
-                "set": wanted,
+                "set": wanted | dict.fromkeys(ask, _HIDDEN),
                 "deleted": removed,
             }
         )

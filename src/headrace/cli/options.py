@@ -2,12 +2,15 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from headrace.cli.connection_settings import BOOTSTRAP, connection_options, connection_properties
+from headrace.errors import ConfigError
+from headrace.options import Scope
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,6 +34,33 @@ def unique(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
             raise click.UsageError(f"{option} gives {key} twice.")
         found[key] = value
     return found
+
+
+def without_secrets(settings: tuple[tuple[str, str], ...], advice: str) -> dict[str, str]:
+    """Settings of a broker in arguments; a usage error for a secret, which `ps` shows to all."""
+    # Imported here: most commands do without the settings of brokers, and start sooner.
+    from headrace.config import BROKER_SETTINGS, find_setting  # noqa: PLC0415
+
+    found = unique(settings, "--set")
+    for name in found:
+        # An unknown setting is refused where it is used.
+        with suppress(ConfigError):
+            if find_setting(name, Scope.BROKER, BROKER_SETTINGS).sensitive:
+                raise click.UsageError(
+                    f"{name} is a secret, and other users of this machine see the arguments of"
+                    f" commands; {advice}."
+                )
+    return found
+
+
+def asked(name: str, *, hidden: bool) -> str:
+    """A value from a prompt, or the next line of standard input if that is no terminal."""
+    if sys.stdin.isatty():
+        return str(click.prompt(name, hide_input=hidden, err=True))
+    line = sys.stdin.readline().rstrip("\n")
+    if not line:
+        raise ConfigError(f"standard input has no line for {name}")
+    return line
 
 
 def bootstrap_option(command: Command) -> Command:

@@ -1,7 +1,6 @@
 """`headrace profile`: named sets of properties by which commands connect to clusters."""
 
 import os
-import sys
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from headrace.cli.connection_settings import (
     read_profile,
 )
 from headrace.cli.options import (
+    asked,
     confirm_deletion,
     examples,
     json_option,
@@ -85,22 +85,13 @@ def add(
     values = {} if source is None else dict(read_properties(Path(source).read_text("utf-8")))
     values |= given
     for key in ask:
-        values[key] = _prompted(key)
+        values[key] = asked(key, hidden=is_sensitive(key))
     check_properties(values, f"profile {name}")
     _write(path, properties_text(values))
     click.echo(f"wrote {path}")
     if len(profile_names()) == 1 and current_profile() is None:
         _write(current_profile_file(), name + "\n")
         click.echo(f"commands connect by profile {name} now")
-
-
-def _prompted(key: str) -> str:
-    if sys.stdin.isatty():
-        return str(click.prompt(key, hide_input=is_sensitive(key), err=True))
-    line = sys.stdin.readline().rstrip("\n")
-    if not line:
-        raise ConfigError(f"standard input has no line for {key}")
-    return line
 
 
 def _write(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from headrace.cli.options import examples, key_value, unique
+from headrace.cli.options import examples, key_value, without_secrets
 from headrace.config import broker_config, read_properties
 from headrace.config.listeners import ANY_ADDRESS, parse_listeners
 from headrace.errors import ConfigError
@@ -22,6 +22,7 @@ ADMIN_SETTING = "admin.listener"
 # The port of the first broker's admin listener, and the address of all.
 _ADMIN_PORT = 9644
 _LOOPBACK = "127.0.0.1"
+_SECRET_ADVICE = "put it into a properties file, and start headrace broker --config FILE"
 
 _settings_option = click.option(
     "--set",
@@ -109,7 +110,7 @@ def up(
         # Whoever starts it reads what it says, even through a pipe.
         "log.format": "text",
     }
-    overrides = unique(settings, "--set")
+    overrides = without_secrets(settings, _SECRET_ADVICE)
     _refuse_both("--data-dir", "data_dir", overrides, ("log.dirs", "log.dir"))
     _refuse_both("--listen", "listen", overrides, ("listeners",))
     if secure:
@@ -394,7 +395,7 @@ def broker(path: Path, settings: tuple[tuple[str, str], ...]) -> int:
         raise click.UsageError(f"{path} is not UTF-8 text.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return serve({**properties, **unique(settings, "--set")}, f"{path}: ")
+    return serve({**properties, **without_secrets(settings, _SECRET_ADVICE)}, f"{path}: ")
 
 
 def serve(

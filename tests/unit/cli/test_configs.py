@@ -48,6 +48,17 @@ def test_describe_shows_what_is_not_the_default(brokers: AdminBrokers) -> None:
     assert "a.b" in invoke("configs", "describe", "--broker", "1", "--all").stdout
 
 
+def test_a_secret_is_asked_for_and_not_shown(brokers: AdminBrokers) -> None:
+    broker = ("configs", "alter", "--broker", "1")
+    result = invoke(*broker, "--set", "ssl.key.password=hidden-one")
+    assert result.exit_code == 2
+    assert "give it with --ask KEY" in result.stderr
+    result = invoke(*broker, "--ask", "ssl.key.password", "--json", stdin="hidden-two\n")
+    assert document(result)["set"] == {"ssl.key.password": "(hidden)"}
+    (request,) = brokers.sent(IncrementalAlterConfigsRequest)
+    assert request.resources[0].configs[0].value == "hidden-two"
+
+
 def test_describe_tells_programs_everything(brokers: AdminBrokers) -> None:
     found = document(invoke("configs", "describe", "--topic", "t", "--json"))
     assert (found["resource_type"], found["resource_name"]) == ("topic", "t")

@@ -51,6 +51,8 @@ def test_settings_win_over_the_defaults_of_options(started: list[BrokerConfig]) 
         (["--set", "num.partitions=0"], "num.partitions cannot be '0'"),
         (["--set", "x"], "'x' is not of the form KEY=VALUE"),
         (["--set", "node.id=1", "--set", "node.id=2"], "--set gives node.id twice"),
+        (["--set", "sasl.jaas.config=x"], "sasl.jaas.config is a secret"),
+        (["--set", "listener.name.a.ssl.key.password=x"], "see the arguments of commands; put it"),
         (["--listen", "9092"], "--listen '9092' is not of the form HOST:PORT"),
         (["--listen", "h:99999"], "port 99999 is above 65535"),
         (["--data-dir", "a,b"], "'a,b' has a comma"),
