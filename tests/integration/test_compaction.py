@@ -8,7 +8,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 import headrace
 from headrace.testing import Broker
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.broker import Value
+from headrace.testing.time_limits import Deadline, scaled, wait_until
+from tests.integration.test_admin_listener import metrics
 
 SETTINGS = {"log.cleaner.backoff.ms": 50, "log.segment.bytes": 1 << 20}
 RECORDS = 6_000
@@ -49,6 +51,26 @@ def read(broker: Broker, topic: str) -> dict[bytes | None, bytes | None]:
 def bytes_of(admin: headrace.Admin, topic: str) -> int:
     [directory] = admin.describe_log_dirs()[1]
     return directory.replicas[headrace.TopicPartition(topic, 0)]
+
+
+def test_the_progress_of_a_compaction_is_shown() -> None:
+    rate = "log.cleaner.io.max.bytes.per.second"
+    config: dict[str, Value] = {**SETTINGS, "admin.listener": "127.0.0.1:0", rate: 200_000}
+    with (
+        Broker(config=config) as broker,
+        headrace.Admin(bootstrap_servers=broker.bootstrap_servers) as admin,
+    ):
+
+        def ratio() -> float:
+            return metrics(broker.admin_url)["headrace_compaction_done_ratio"]
+
+        assert ratio() == 1, "no round is under way"
+        fill(broker, broker.create_topic(cleanup_policy="compact"))
+        seen = [wait_until(lambda: ratio() < 1 and ratio(), 60, "a round has begun")]
+        wait_until(lambda: seen[0] < ratio() < 1, 60, "the round goes on")
+        assert metrics(broker.admin_url)["headrace_compacting"] == 1
+        admin.alter_configs({rate: 1 << 40}, broker=1)
+        wait_until(lambda: ratio() == 1, 60, "the round has ended")
 
 
 @pytest.mark.parametrize("codec", ["producer", "lz4"])

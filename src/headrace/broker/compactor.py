@@ -54,6 +54,9 @@ class Compactor:
         self._kept_bytes = registry.counter(catalog.COMPACTION_KEPT)
         self._is_compacting = False
         registry.gauge(catalog.COMPACTING, lambda: int(self._is_compacting))
+        # Bytes of the present round: those read so far, and all that it has to read.
+        self._bytes_read = self._bytes_to_read = 0
+        registry.gauge(catalog.COMPACTION_DONE, self._done_ratio)
         self._stopping = asyncio.Event()
         self._tasks = TaskScope("compaction")
 
@@ -104,7 +107,12 @@ class Compactor:
             await self._compact(found[2])
         finally:
             self._is_compacting = False
+            self._bytes_read = self._bytes_to_read = 0
         return True
+
+    def _done_ratio(self) -> float:
+        # Sizes are those of the plan, which headers that are read twice may exceed.
+        return min(self._bytes_read / self._bytes_to_read, 1.0) if self._bytes_to_read else 1.0
 
     def _plan(self, partition: Partition) -> CompactionPlan[Segment] | None:
         log = partition.log
@@ -124,6 +132,8 @@ class Compactor:
             plan = self._plan(partition)
             if plan is None:
                 return
+            # What is dirty is read for its keys first, and then all is read to be rewritten.
+            self._bytes_to_read = plan.clean_bytes + 2 * plan.dirty_bytes
             limits = CompactionLimits(
                 config.log_cleaner_dedupe_buffer_size,
                 config.log_cleaner_io_buffer_load_factor,
@@ -154,6 +164,7 @@ class Compactor:
             if self._stopping.is_set() or self._is_moving(partition) or partition.log is not log:
                 return False
             if isinstance(step, CompactionProgress):
+                self._bytes_read += step.bytes_read
                 await self._pace(step)
                 continue
             if not compaction.replace(step, self._node.clock.now_ms()):

@@ -49,6 +49,7 @@ def observe_node(
     }
     registry.gauge(catalog.NODE_INFO, lambda: 1, info)
     registry.gauge(catalog.FETCHES_WAITING, lambda: node.fetch_purgatory.waiting)
+    registry.gauge(catalog.PRODUCES_WAITING, lambda: node.traffic.produces_waiting)
     registry.gauge(catalog.FETCH_SESSIONS, lambda: len(node.fetch_sessions))
     # Counted where it happens; shown as 0 before that.
     registry.counter(catalog.COLD_READS)

@@ -72,6 +72,8 @@ class BrokerTraffic:
         self._exists = exists
         self._topics: dict[str, TopicTraffic] = {}
         self._other = TopicTraffic()
+        # Produce requests whose appends are not yet as safe as their `acks` demands.
+        self.produces_waiting = 0
         for name, family in _FIELDS.items():
             registry.samples(family, self._sampler(name))
 

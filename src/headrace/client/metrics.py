@@ -53,6 +53,9 @@ CONSUMER_METRICS: Mapping[str, str] = {
     "bytes-consumed-total": "Bytes of records fetched.",
     "records-consumed-rate": "Records given to the application per second.",
     "records-consumed-total": "Records given to the application.",
+    "record-e2e-latency-avg": "Mean milliseconds from a record's timestamp to its delivery, of the"
+    " first record that each poll takes from a partition.",
+    "record-e2e-latency-max": "Longest of these times in milliseconds.",
     "records-lag-max": "Records that the partition furthest behind has yet to give.",
     "records-lag-sum": "Records that all assigned partitions have yet to give.",
     "commit-rate": "Commits acknowledged per second.",
@@ -256,6 +259,8 @@ class ConsumerMetrics:
         self._fetched_bytes = Sensor(clock)
         self._fetched_records = Sensor(clock)
         self._consumed = Sensor(clock)
+        self._ages = Sensor(clock)
+        self._clock = clock
         self._commits = Sensor(clock)
         self._rebalances = Sensor(clock, slot_s=_REBALANCE_SLOT_S)
         self._heartbeats = Sensor(clock)
@@ -270,6 +275,12 @@ class ConsumerMetrics:
     def consumed(self, records: int) -> None:
         """Count records returned to the application."""
         self._consumed.add(records)
+
+    def delivered(self, timestamp_ms: int) -> None:
+        """Count the delivery of a record with a timestamp; -1 is none."""
+        if timestamp_ms >= 0:
+            # Clocks of producers may be ahead.
+            self._ages.add(max(self._clock.now_ms() - timestamp_ms, 0))
 
     def lag(self, partition: TopicPartition, records: int) -> None:
         """Set the number of a partition's records that were not returned to the application yet."""
@@ -311,6 +322,8 @@ class ConsumerMetrics:
             "bytes-consumed-total": self._fetched_bytes.total,
             "records-consumed-rate": self._consumed.rate(),
             "records-consumed-total": self._consumed.total,
+            "record-e2e-latency-avg": self._ages.average(),
+            "record-e2e-latency-max": self._ages.maximum(),
             "records-lag-max": float(max(lags, default=0)),
             "records-lag-sum": float(sum(lags)),
             "commit-rate": self._commits.occurrence_rate(),

@@ -207,6 +207,11 @@ FETCHES_WAITING = _gauge(
     "Fetches that wait for records.",
     kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch",
 )
+PRODUCES_WAITING = _gauge(
+    "produces_waiting",
+    "Produce requests that wait until their records are in all replicas, or flushed.",
+    kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Produce",
+)
 FETCH_SESSIONS = _gauge(
     "fetch_sessions",
     "Incremental fetch sessions.",
@@ -478,6 +483,10 @@ COMPACTION_FAILURES = _counter("compaction_failures_total", "Rounds of compactio
 COMPACTION_READ = _counter("compaction_read_bytes_total", "Bytes that compaction read.")
 COMPACTION_KEPT = _counter("compaction_kept_bytes_total", "Bytes that compaction kept.")
 COMPACTING = _gauge("compacting", "1 while a log is compacted.")
+COMPACTION_DONE = _gauge(
+    "compaction_done_ratio",
+    "How much of the present round of compaction is done, by bytes to read; 1 if there is none.",
+)
 SCRUBBED = _counter(
     "scrubbed_bytes_total", "Bytes of segments that were read again to find damage.", "directory"
 )

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -60,6 +61,9 @@ def test_prometheus_sees_what_was_sent_and_read(shared_broker: BrokerProcess, to
             first
         )
         assert _sample(registry, "consumer_fetch_total", client_id="reader") > 0
+        # This test is not older than a day.
+        longest = _sample(registry, "consumer_record_e2e_latency_max", client_id="reader")
+        assert 0 < longest < 86_400_000
         assert _sample(registry, "consumer_commit_total", client_id="reader") >= 1
         assert _sample(registry, "consumer_rebalance_total", client_id="reader") >= 1
         assert _sample(
@@ -68,6 +72,30 @@ def test_prometheus_sees_what_was_sent_and_read(shared_broker: BrokerProcess, to
         assert _sample(registry, "consumer_records_lag_max", client_id="reader") == (
             RECORDS - len(first)
         )
+
+
+def test_latency_is_measured_however_records_are_taken(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    servers, hour_ms = shared_broker.address, 3_600_000
+    with headrace.Producer(bootstrap_servers=servers) as producer:
+        sent_ms = int(time.time() * 1000) - hour_ms
+        producer.send(topic, "late", timestamp_ms=sent_ms).result()
+
+    def columns(consumer: headrace.Consumer) -> bool:
+        return bool(consumer.poll_arrow(timeout_ms=10_000))
+
+    def iteration(consumer: headrace.Consumer) -> bool:
+        return bool(next(iter(consumer)))
+
+    for take in (columns, iteration):
+        with headrace.Consumer(
+            topic, bootstrap_servers=servers, auto_offset_reset="earliest"
+        ) as consumer:
+            while not take(consumer):
+                pass
+            longest = consumer.metrics()["record-e2e-latency-max"]
+        assert hour_ms <= longest < 2 * hour_ms
 
 
 def test_asyncio_clients_are_measured_too(shared_broker: BrokerProcess, topic: str) -> None:

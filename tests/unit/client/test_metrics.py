@@ -224,6 +224,19 @@ class FakeAdmin:
         raise AssertionError("a scrape asks no broker")
 
 
+def test_end_to_end_latency_is_from_the_timestamp_to_the_delivery() -> None:
+    clock = FakeClock()
+    metrics = ConsumerMetrics(clock)
+    metrics.delivered(clock.now_ms() - 200)
+    metrics.delivered(clock.now_ms() - 400)
+    metrics.delivered(-1)
+    found = metrics.snapshot()
+    assert (found["record-e2e-latency-avg"], found["record-e2e-latency-max"]) == (300, 400)
+    metrics = ConsumerMetrics(clock)
+    metrics.delivered(clock.now_ms() + 10_000)
+    assert metrics.snapshot()["record-e2e-latency-max"] == 0, "a clock that is ahead"
+
+
 def test_requests_of_an_admin_client_are_counted() -> None:
     clock = FakeClock()
     metrics = AdminClientMetrics(clock)

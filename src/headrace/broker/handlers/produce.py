@@ -468,7 +468,12 @@ def _raise_first_error(response: ProduceResponse) -> None:
 async def _answer_when_committed(
     context: RequestContext, response: ProduceResponse, pending: list[_PendingAck], timeout_ms: int
 ) -> ProduceResponse:
-    await asyncio.wait([append.safe for append in pending], timeout=max(timeout_ms, 0) / 1000)
+    traffic = context.node.traffic
+    traffic.produces_waiting += 1
+    try:
+        await asyncio.wait([append.safe for append in pending], timeout=max(timeout_ms, 0) / 1000)
+    finally:
+        traffic.produces_waiting -= 1
     for safe, result in pending:
         if not safe.done():
             safe.cancel()

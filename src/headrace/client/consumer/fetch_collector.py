@@ -69,6 +69,8 @@ class FetchCollector:
                 raise
             if rows is not None:
                 part = rows.records[rows.index : rows.stop]
+                if part:
+                    self._metrics.delivered(part[0].timestamp)
                 taken = taken + part if taken else part
                 rows.index = rows.stop
             self._settle(state)
@@ -90,6 +92,8 @@ class FetchCollector:
             if rows is not None:
                 rows.iterating = True
                 self._metrics.consumed(rows.stop - rows.index)
+                if rows.index < rows.stop:
+                    self._metrics.delivered(rows.records[rows.index].timestamp)
             self._settle(state)
             if rows is not None:
                 return rows
@@ -112,6 +116,8 @@ class FetchCollector:
                 raise
             if slices is not None:
                 columns = slices.next_rows(left)
+                if columns.length:
+                    self._metrics.delivered(memoryview(columns.timestamps).cast("B").cast("q")[0])
                 pieces.append(PartitionColumns(state.tp, columns))
                 left -= columns.length
                 size += read_bytes
