@@ -62,8 +62,9 @@ def test_every_alert_has_an_entry_in_the_runbook_and_names_it() -> None:
         (PROMETHEUS / "headrace.rules.test.yml").read_text(),
         make_dashboard.render(),
         RUNBOOK.read_text(),
+        (ROOT / "docs" / "monitoring.md").read_text(),
     ],
-    ids=["alerts", "their tests", "dashboard", "runbook"],
+    ids=["alerts", "their tests", "dashboard", "runbook", "monitoring"],
 )
 def test_only_metrics_that_brokers_show_are_named(text: str) -> None:
     # The runbook names histograms as a whole, too.
