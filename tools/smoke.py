@@ -1,16 +1,19 @@
 """Start a broker, send records by the Python client and by commands, and read them back.
 
-    python tools/smoke.py
+    python tools/smoke.py [--documentation]
 
 `tools/check_pythons.sh` runs it on every version of Python, and `tools/check_dist.sh` in an
 environment with only the wheel. HEADRACE_EXPECT_BUILD=compiled or pure makes it fail with the other
-build of the codec.
+build of the codec. With --documentation `headrace docs` serves its pages, too.
 """
 
 import asyncio
 import os
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import headrace
@@ -78,6 +81,30 @@ def command(*arguments: str, given: str = "") -> str:
     return done.stdout
 
 
+def documentation() -> None:
+    """Read pages of the documentation from `headrace docs`, and end it as Ctrl-C does."""
+    program = Path(sys.executable).with_name("headrace")
+    with subprocess.Popen(
+        [program, "docs", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().rpartition(" at ")[2].strip()
+        try:
+            for page, words in (
+                ("", "headrace"),
+                ("quick-start.html", "headrace topics create orders"),
+                ("operations.html", "HeadraceBrokerDown"),
+                ("metrics.html", "headrace_group_lag_seconds"),
+            ):
+                with urllib.request.urlopen(url + page, timeout=scaled(10)) as answer:
+                    text = re.sub(r"<[^>]*>", "", answer.read().decode())
+                assert words in text, f"{page or url} has no {words!r}"
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(scaled(SECONDS_MAX)) == 0
+    print(f"headrace docs: served its pages at {url}")
+
+
 def main() -> None:
     """Run the whole check; an exception is a failure."""
     build = "compiled" if COMPILED else "pure"
@@ -87,6 +114,8 @@ def main() -> None:
         blocking(servers, broker.create_topic(partitions=3))
         asyncio.run(with_asyncio(servers, broker.create_topic(partitions=3)))
         commands(servers, broker.create_topic())
+    if "--documentation" in sys.argv[1:]:
+        documentation()
     version = ".".join(map(str, sys.version_info[:3]))
     print(
         f"headrace {headrace.__version__}, codec: {build}, Python {version}:"
