@@ -299,13 +299,14 @@ def _pipelines(data: TopData) -> View:
         Column("BATCH TIME", "batch_s", seconds_text),
         Column("LAG", "lag", count_text),
         Column("BATCHES", "batches", count_text, is_optional=True),
+        Column("DEAD LETTERS", "dead_letters", count_text, is_optional=True),
         Column("NOTE", "note", is_optional=True),
     )
     rows = []
     for run in data.pipelines:
         urgency = "critical" if run.phase.value in ("failed", "killed") else ""
         if not run.queries:
-            none = (None, None, None, None)
+            none = (None, None, None, None, None)
             rows.append(Row((run.pipeline, run.phase.value, "", *none, run.error), urgency))
         rows += [
             Row(
@@ -317,6 +318,7 @@ def _pipelines(data: TopData) -> View:
                     query.batch_ms / 1000,
                     query.lag,
                     query.batches,
+                    sum(query.reasons.values()) if query.reasons else None,
                     run.error or query.waiting_for,
                 ),
                 urgency or ("warning" if query.waiting_for else ""),

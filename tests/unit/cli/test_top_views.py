@@ -133,12 +133,14 @@ def test_brokers_have_figures_of_their_metrics() -> None:
 
 def test_pipelines_have_a_row_for_each_query() -> None:
     query = QueryProgress("totals", batches=3, rows_per_second=120.0, batch_ms=250, lag=7)
-    running = RunState("orders", 1, "h", "", "", phase=RunPhase.RUNNING, queries=(query,))
+    letters = QueryProgress("dead-letters-orders", reasons={"not JSON": 1500, "empty": 1})
+    running = RunState("orders", 1, "h", "", "", phase=RunPhase.RUNNING, queries=(query, letters))
     failed = RunState("lake", 1, "h", "", "", phase=RunPhase.FAILED, error="no space")
     found = view("pipelines", TopData(status(), pipelines=(running, failed)))
     assert cells(found, found.rows)[0][:6] == ["orders", "running", "totals", "120", "250 ms", "7"]
-    assert [row.urgency for row in found.rows] == ["", "critical"]
-    assert found.rows[1].values[-1] == "no space"
+    assert cells(found, found.rows)[1][7] == "1,501"
+    assert [row.urgency for row in found.rows] == ["", "", "critical"]
+    assert found.rows[2].values[-1] == "no space"
 
 
 def test_json_has_the_values_and_says_what_is_at_least() -> None:
