@@ -211,7 +211,8 @@ class DataDirectory:
             except (ValueError, KeyError, TypeError):
                 logger.warning("%s is damaged: the cluster is told of an unclean shutdown", marker)
             self._files.remove(marker)
-            self._files.sync_directory(self.path)
+        # Without a marker too: an earlier start may have removed it and ended before this.
+        self._files.sync_directory(self.path)
 
     def _note_boot(self) -> None:
         """Compare the machine's boot id with that in the file, and write it.

@@ -400,9 +400,23 @@ class QuorumStateFile:
         except ValueError as error:
             raise StorageError(f"{self.path} is damaged: {error}") from error
 
+    def load(self) -> HardState | None:
+        """Read the stored state for a node that begins with it; durable on return.
+
+        The run that wrote it may have ended before it was.
+        """
+        state = self.read()
+        if state is not None:
+            self._files.sync_directory(os.path.dirname(self.path))
+            self._sync_parent()
+        return state
+
     def write(self, state: HardState) -> None:
         """Replace the stored state; durable on return."""
         self._files.write_atomically(self.path, encode_quorum_state(state))
+        self._sync_parent()
+
+    def _sync_parent(self) -> None:
         if not self._is_durable:
             self._files.sync_directory(os.path.dirname(os.path.dirname(self.path)))
             self._is_durable = True

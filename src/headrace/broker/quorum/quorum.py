@@ -114,7 +114,7 @@ class QuorumNode:
             config.node_id,
             directory_id,
             peers.configured_voters(config, directory_id),
-            state_file.read(),
+            state_file.load(),
             self.log,
             rng,
             int(clock.monotonic() * 1000),

@@ -24,10 +24,12 @@ from headrace.metadata.elections import Elections
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.replication.follower import FollowerFetchSession
 from headrace.storage import metadata_recovery, metadata_scan, recovery
-from headrace.storage.data_directory import METADATA_LOG
+from headrace.storage.checkpoints import CLEAN_SHUTDOWN
+from headrace.storage.data_directory import METADATA_LOG, DataDirectory
 from headrace.storage.leader_epochs import EpochScan
 from headrace.storage.log import Log
 from headrace.storage.log_manager import LogManager
+from headrace.storage.metadata_log import QuorumStateFile
 from headrace.storage.open_files import OpenFiles
 from headrace.storage.producer_state import ProducerStates
 from headrace.storage.recovery import _LogLoader
@@ -307,6 +309,24 @@ def _forget_unsynced_names(right: Function) -> Function:
     return load
 
 
+def _leave_names_unsynced(right: Function) -> Function:
+    """A start after a crash does not flush the names in the data directory."""
+
+    def load(self: DataDirectory) -> None:
+        if self._files.exists(f"{self.path}/{CLEAN_SHUTDOWN}"):
+            right(self)
+            return
+        with patch.object(SimulatedFiles, "sync_directory", lambda *_: None):
+            right(self)
+
+    return load
+
+
+def _believe_votes(right: Function) -> Function:
+    """A start takes the votes that it finds for durable, and flushes no names because of them."""
+    return QuorumStateFile.read
+
+
 def _list_no_new_logs(right: Function) -> Function:
     """Checkpoints are only written periodically, even after a log was created."""
 
@@ -485,6 +505,8 @@ PLANTED = {
         _UNUSED,
         [
             PlantedChange(recovery, "load", _forget_unsynced_names),
+            PlantedChange(DataDirectory, "load", _leave_names_unsynced),
+            PlantedChange(QuorumStateFile, "load", _believe_votes),
             PlantedChange(Housekeeping, "checkpoint_new_logs", _list_no_new_logs),
         ],
     ),
