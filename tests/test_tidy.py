@@ -100,7 +100,7 @@ TESTED_ELSEWHERE = {
     "broker/group_lag.py": "integration/test_metrics.py",
     "broker/partition_summary.py": "integration/test_metrics.py",
     "broker/sasl_exchanges.py": "integration/security/test_sasl_clients.py",
-    "broker/token_keys.py": "integration/security/test_sasl_clients.py",
+    "broker/json_web_keys.py": "integration/security/test_sasl_clients.py",
     "cli/search.py": "integration/test_search.py",
     "cli/top.py": "integration/test_top.py",
     "cli/users.py": "integration/security/test_users_cli.py",

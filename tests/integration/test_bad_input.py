@@ -211,9 +211,9 @@ def test_a_client_from_the_future_is_told_in_the_oldest_form_what_it_may_ask(
         assert correlation_id == 1
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
         # The connection lives on: the client asks again in a version both have.
-        asked_again = wire.ask(ApiVersionsRequest(), 0)
-        assert asked_again.error_code == 0
-        assert response.api_keys == asked_again.api_keys
+        is_retried = wire.ask(ApiVersionsRequest(), 0)
+        assert is_retried.error_code == 0
+        assert response.api_keys == is_retried.api_keys
 
 
 def edited(batch: bytes | bytearray, layout: str, position: int, value: int) -> bytearray:

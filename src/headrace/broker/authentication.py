@@ -27,7 +27,7 @@ from headrace.security.authorization import ANONYMOUS
 from headrace.security.sasl import SaslFailure, SaslIdentity
 
 if TYPE_CHECKING:
-    from headrace.broker.token_keys import TokenKeys
+    from headrace.broker.json_web_keys import JsonWebKeys
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ class NodeLogins:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._credentials: CredentialStore | None = None
-        self._keys: dict[str, TokenKeys] = {}
+        self._keys: dict[str, JsonWebKeys] = {}
         self._sessions = LoginSessions(own_users(node.config))
 
     def follow(self, old: Image, new: Image) -> None:
@@ -326,11 +326,11 @@ class NodeLogins:
             node.clock.now_ms,
         )
 
-    def _keys_of(self, settings: ListenerSasl) -> "TokenKeys | None":
+    def _keys_of(self, settings: ListenerSasl) -> "JsonWebKeys | None":
         if "OAUTHBEARER" not in settings.mechanisms or settings.jwks_url is None:
             return None
         # The library is loaded by those who use it only.
-        from headrace.broker.token_keys import TokenKeys  # noqa: PLC0415
+        from headrace.broker.json_web_keys import JsonWebKeys  # noqa: PLC0415
 
         if not settings.audiences:
             logger.warning(
@@ -340,7 +340,7 @@ class NodeLogins:
             )
         keys = self._keys.get(settings.jwks_url)
         if keys is None:
-            keys = TokenKeys(settings.jwks_url, settings.jwks_refresh_ms, self._node.clock)
+            keys = JsonWebKeys(settings.jwks_url, settings.jwks_refresh_ms, self._node.clock)
             self._keys[settings.jwks_url] = keys
         return keys
 

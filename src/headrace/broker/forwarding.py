@@ -36,7 +36,7 @@ _ENVELOPED, _LOCAL = "", "local"
 OWN_HOSTS = frozenset((_ENVELOPED, _LOCAL))
 
 
-async def ask_controller(node: Node, request: Message) -> Any:
+async def request_of_controller(node: Node, request: Message) -> Any:
     """The active controller's response to a request of this node."""
     if node.store.is_active:
         response = await answer_locally(node, request)
@@ -44,14 +44,14 @@ async def ask_controller(node: Node, request: Message) -> Any:
             return response
     version = served_versions(request.api_key)[1]
     frame = b"".join(encode_request(request, version, 0, None))[4:]
-    answer = await _ask_enveloped(node, frame, _ENVELOPED, None)
+    answer = await _send_enveloped(node, frame, _ENVELOPED, None)
     return decode_response(request.api_key, version, answer)[1]
 
 
 async def forward(node: Node, frame: bytes, host: str, principal: Principal) -> Reply:
     """The active controller's response to the frame of a client of this node."""
     try:
-        data = await _ask_enveloped(node, frame, host, encode_principal(principal))
+        data = await _send_enveloped(node, frame, host, encode_principal(principal))
     except KafkaError as error:
         # No error code fits every API's response; clients retry after a lost connection.
         raise ProtocolError(f"a request could not be forwarded: {error}") from error
@@ -66,7 +66,7 @@ async def forward_if_moved(
     if response is None or context.node.closing or not is_of_no_controller(response):
         return response
     principal = encode_principal(context.principal)
-    data = await _ask_enveloped(context.node, frame, context.host, principal)
+    data = await _send_enveloped(context.node, frame, context.host, principal)
     moved: Message = decode_response(context.header.api_key, context.version, data)[1]
     return moved
 
@@ -89,11 +89,11 @@ async def pass_to_controller(context: RequestContext, request: Message) -> Any:
     version = served_versions(request.api_key)[1]
     frame = b"".join(encode_request(request, version, 0, context.client_id))[4:]
     principal = encode_principal(context.principal)
-    data = await _ask_enveloped(context.node, frame, context.host, principal)
+    data = await _send_enveloped(context.node, frame, context.host, principal)
     return decode_response(request.api_key, version, data)[1]
 
 
-async def _ask_enveloped(node: Node, frame: bytes, host: str, principal: bytes | None) -> bytes:
+async def _send_enveloped(node: Node, frame: bytes, host: str, principal: bytes | None) -> bytes:
     """The response frame to a request frame in an envelope, both without their lengths.
 
     A request without a principal is the node's own.

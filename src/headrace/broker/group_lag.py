@@ -31,7 +31,7 @@ from headrace.types import Buffer, TopicPartition
 logger = logging.getLogger(__name__)
 
 _PERIOD_SECONDS = 5.0
-_ASK_SECONDS = 2.0
+_REQUEST_S_MAX = 2.0
 _LATEST = -1
 _READ_COMMITTED = 1
 # The first batch is read whatever its size, so this is the size of what comes after it.
@@ -152,7 +152,7 @@ class GroupLags:
                 await asyncio.sleep(0)
 
     async def _ask(self, leader: int, lags: dict[GroupPartition, _Lag]) -> None:
-        ends = await self._ask_ends(leader, {key.partition for key in lags})
+        ends = await self._request_ends(leader, {key.partition for key in lags})
         reads = 0
         for key, lag in lags.items():
             lag.end_offset = ends.get(key.partition, -1)
@@ -161,11 +161,13 @@ class GroupLags:
             lag.next_timestamp_ms = self._known_timestamp(key, lag.committed_offset)
             if lag.next_timestamp_ms is None and reads < _READS_MAX:
                 reads += 1
-                lag.next_timestamp_ms = await self._ask_timestamp(
+                lag.next_timestamp_ms = await self._request_timestamp(
                     leader, key.partition, lag.committed_offset
                 )
 
-    async def _ask_ends(self, leader: int, names: set[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _request_ends(
+        self, leader: int, names: set[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         topics: dict[str, list_offsets.ListOffsetsTopic] = {}
         for name in sorted(names):
             topic = topics.setdefault(name.topic, list_offsets.ListOffsetsTopic(name=name.topic))
@@ -176,7 +178,7 @@ class GroupLags:
             replica_id=-1, isolation_level=_READ_COMMITTED, topics=list(topics.values())
         )
         response: list_offsets.ListOffsetsResponse = await self._leaders.ask(
-            leader, request, _ASK_SECONDS
+            leader, request, _REQUEST_S_MAX
         )
         return {
             TopicPartition(topic.name, partition.partition_index): partition.offset
@@ -185,7 +187,9 @@ class GroupLags:
             if not partition.error_code
         }
 
-    async def _ask_timestamp(self, leader: int, name: TopicPartition, offset: int) -> int | None:
+    async def _request_timestamp(
+        self, leader: int, name: TopicPartition, offset: int
+    ) -> int | None:
         topic = self._node.store.image.topics.get(name.topic)
         if topic is None:
             return None
@@ -198,7 +202,7 @@ class GroupLags:
                 fetch.FetchTopic(topic=name.topic, topic_id=topic.topic_id, partitions=[wanted])
             ],
         )
-        response: fetch.FetchResponse = await self._leaders.ask(leader, request, _ASK_SECONDS)
+        response: fetch.FetchResponse = await self._leaders.ask(leader, request, _REQUEST_S_MAX)
         for answered in response.responses:
             for data in answered.partitions:
                 if not data.error_code and data.records:

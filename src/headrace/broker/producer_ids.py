@@ -10,7 +10,7 @@ from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsResponse,
 )
 
-_ASK_SECONDS = 5.0
+_REQUEST_S_MAX = 5.0
 
 
 class ProducerIds:
@@ -39,7 +39,7 @@ class ProducerIds:
         request = AllocateProducerIdsRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch()
         )
-        block: AllocateProducerIdsResponse = await self._controllers.ask(request, _ASK_SECONDS)
+        block: AllocateProducerIdsResponse = await self._controllers.ask(request, _REQUEST_S_MAX)
         if block.error_code:
             # Any error ends once this broker is registered again; clients retry until then.
             code = error_code(block.error_code)

@@ -11,7 +11,7 @@ from headrace.security.sasl_plain import read_login
 from headrace.security.scram import ScramMechanism, ScramServer, read_client_first, scram_mechanism
 
 if TYPE_CHECKING:
-    from headrace.broker.token_keys import TokenKeys
+    from headrace.broker.json_web_keys import JsonWebKeys
 
 _NONCE_BYTES = 24
 
@@ -40,7 +40,7 @@ class ExchangeParts(NamedTuple):
 
     listener: ListenerSasl
     credentials: CredentialStore
-    keys: "TokenKeys | None"
+    keys: "JsonWebKeys | None"
     randbytes: Callable[[int], bytes]
     now_ms: Callable[[], int]
 

@@ -1,4 +1,4 @@
-"""Reads the segments of a broker again, in the background, to find damage early.
+"""Background scrubbing of a broker: reads its segments again, at a limited rate, to find damage.
 
 Rule: bytes are read in a worker thread, at `log.scrub.bytes.per.second`; the log is accessed on the
 loop's thread only. A damaged replica is given up only if another one is in sync. After a start the

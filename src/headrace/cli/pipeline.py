@@ -256,7 +256,7 @@ def stop(file: Path, name: str | None, timeout_s: float) -> None:
     if running is None:
         click.echo(f"pipeline {found.name} does not run", err=True)
         return
-    _ask_to_stop(found.name, running)
+    _request_stop(found.name, running)
     until = time.monotonic() + timeout_s
     while holder(notes) == running:
         if time.monotonic() > until:
@@ -269,7 +269,7 @@ def stop(file: Path, name: str | None, timeout_s: float) -> None:
     click.echo(f"stopped pipeline {found.name}")
 
 
-def _ask_to_stop(name: str, running: RunHolder) -> None:
+def _request_stop(name: str, running: RunHolder) -> None:
     if running.host != socket.gethostname():
         raise StopFailed(
             f"pipeline {name} runs on {running.host}, as process {running.pid}; stop it there"

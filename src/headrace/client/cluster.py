@@ -217,7 +217,7 @@ class ClusterClient:
         deadline = self.deadline() if deadline is None else deadline
         creation_deadline = min(deadline, self.deadline(CREATION_S_MAX))
 
-        async def ask() -> dict[str, TopicInfo]:
+        async def attempt() -> dict[str, TopicInfo]:
             missing = [name for name in names if not self._is_fresh(name)]
             view = await self.refresh(missing, deadline, create=create) if missing else self._view
             for name in missing:
@@ -225,7 +225,7 @@ class ClusterClient:
                 _check_described(view, name, being_created)
             return {name: self._topics[name] for name in names}
 
-        return await self.retrying(ask, deadline)
+        return await self.retrying(attempt, deadline)
 
     async def all_topics(self, deadline: float | None = None) -> dict[str, TopicInfo]:
         """Every topic, from a new metadata request."""

@@ -80,7 +80,7 @@ class CoordinatorLookup:
     ) -> Outcome:
         """The response of a group's coordinator; `ask` gets its node id and a deadline."""
 
-        async def ask_any(node: int, names: list[str], deadline: float) -> dict[str, Any]:
+        async def attempt_any(node: int, names: list[str], deadline: float) -> dict[str, Any]:
             try:
                 return {group: await ask(node, deadline)}
             except KafkaError as error:
@@ -88,7 +88,7 @@ class CoordinatorLookup:
                     return {group: error}
                 raise
 
-        outcome: Outcome | KafkaError = (await self.ask([group], ask_any, deadline))[group]
+        outcome: Outcome | KafkaError = (await self.ask([group], attempt_any, deadline))[group]
         if isinstance(outcome, KafkaError):
             raise outcome
         return outcome
@@ -114,7 +114,7 @@ class CoordinatorLookup:
             for node, asked in self._requests(
                 [group for group in missing if group not in outcomes]
             ):
-                answers = await self._ask_node(node, asked, ask, until)
+                answers = await self._request_node(node, asked, ask, until)
                 for name, outcome in answers.items():
                     if isinstance(outcome, KafkaError) and is_elsewhere_or_later(outcome):
                         self._nodes.pop(name, None)
@@ -138,7 +138,7 @@ class CoordinatorLookup:
             for start in range(0, len(names), GROUPS_PER_REQUEST)
         ]
 
-    async def _ask_node(
+    async def _request_node(
         self,
         node: int,
         groups: list[str],

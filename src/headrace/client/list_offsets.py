@@ -34,22 +34,24 @@ async def list_offsets(
     """The offset of each partition at a timestamp or an end of the log; -1 if there is none."""
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
-    async def ask_leader(leader: int, partitions: Sequence[TopicPartition]) -> KafkaError | None:
+    async def attempt_leader(
+        leader: int, partitions: Sequence[TopicPartition]
+    ) -> KafkaError | None:
         request = _request(cluster, {tp: wanted[tp] for tp in partitions}, isolation_level)
         request.timeout_ms = int(cluster.request_timeout_s * 1000)
         answered, error = outcomes(await cluster.call(request, deadline, leader))
         found.update(answered)
         return error
 
-    async def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
+    async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
         leaders = await cluster.by_leader([tp for tp in wanted if tp not in found], deadline)
-        asked = [ask_leader(leader, partitions) for leader, partitions in leaders.items()]
+        asked = [attempt_leader(leader, partitions) for leader, partitions in leaders.items()]
         for outcome in await asyncio.gather(*asked, return_exceptions=True):
             if outcome is not None:
                 raise outcome
         return found
 
-    return await cluster.retrying(ask, deadline)
+    return await cluster.retrying(attempt, deadline)
 
 
 def outcomes(

@@ -232,11 +232,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def agree_on_versions(self, timeout_s: float) -> None:
         """Send ApiVersions; repeat it in a lower version if the broker does not have ours."""
         version = served_versions(Api.API_VERSIONS)[1]
-        answer = await self._ask_versions(version, timeout_s)
+        answer = await self._request_versions(version, timeout_s)
         if answer.error_code == _UNSUPPORTED:
             theirs = [api for api in answer.api_keys if api.api_key == Api.API_VERSIONS]
             version = min(version - 1, theirs[0].max_version) if theirs else 0
-            answer = await self._ask_versions(version, timeout_s)
+            answer = await self._request_versions(version, timeout_s)
         if answer.error_code:
             raise KafkaError(error_code(answer.error_code), f"the broker at {self.address}")
         self._versions = {
@@ -422,7 +422,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         pending = self._pending.popleft()
         try:
             if pending.api_key == Api.API_VERSIONS and not self._versions:
-                response: Any = frame  # Its version is not known yet: see `_ask_versions`.
+                response: Any = frame  # Its version is not known yet: see `_request_versions`.
             else:
                 correlation_id, response = decode_response(pending.api_key, pending.version, frame)
                 if correlation_id != pending.correlation_id:
@@ -471,7 +471,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._writable.set_result(None)
             self._writable = None
 
-    async def _ask_versions(self, version: int, timeout_s: float) -> ApiVersionsResponse:
+    async def _request_versions(self, version: int, timeout_s: float) -> ApiVersionsResponse:
         request = ApiVersionsRequest(
             client_software_name="headrace", client_software_version=__version__
         )

@@ -171,10 +171,10 @@ class BrokerProcess:
 
     def stop(self) -> None:
         """Shut it down cleanly; BrokerError if that fails, or if it has ended by itself."""
-        self.ask_to_stop()
+        self.request_stop()
         self.wait_until_stopped()
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Tell it to shut down; `wait_until_stopped` must follow."""
         self._crashed = self._process is not None and self._process.poll() is not None
         if self._process is not None and not self._crashed:

@@ -129,13 +129,13 @@ class ClusterBroker(Pausable):
 
     def stop(self) -> None:
         """Stop it cleanly: its partitions get other leaders first."""
-        self.ask_to_stop()
+        self.request_stop()
         self.wait_until_stopped()
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Tell it to stop; `wait_until_stopped` must follow."""
         self.is_paused = False
-        self._process.ask_to_stop()
+        self._process.request_stop()
 
     def wait_until_stopped(self) -> None:
         """Return when it has ended; BrokerError if it did not end cleanly."""
@@ -294,7 +294,7 @@ class Cluster(Startable):
             _do_all([member.stop for member in reversed(members)])
             return
         for member in members:
-            member.ask_to_stop()
+            member.request_stop()
         _do_all([member.wait_until_stopped for member in members])
 
     def restart(self) -> Self:

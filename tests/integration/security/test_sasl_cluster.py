@@ -102,7 +102,7 @@ def test_three_nodes_log_in_at_each_other(tmp_path: Path, controller_mechanism: 
             nodes[2].wait_until_ready(START_S)
             wait_until(lambda: all_in_sync(admin), 30, "all replicas in sync")
         for node in nodes:
-            node.ask_to_stop()
+            node.request_stop()
         for node in nodes:
             node.wait_until_stopped()
             assert "Traceback" not in node.output.text

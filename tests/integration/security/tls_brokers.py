@@ -56,7 +56,7 @@ class TlsBrokers:
                 process.kill()
         running = [process for process in self.processes.values() if process.is_running]
         for process in running:
-            process.ask_to_stop()
+            process.request_stop()
         for process in running:
             process.wait_until_stopped()
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from headrace.broker.apis import SERVED
 from headrace.broker.cluster.channels import ControllerChannel, NodeChannel
 from headrace.broker.dispatch import Dispatcher
-from headrace.broker.forwarding import ask_controller, open_envelope
+from headrace.broker.forwarding import open_envelope, request_of_controller
 from headrace.broker.quotas import ClientQuotas
 from headrace.broker.request import RequestContext
 from headrace.config import broker_config
@@ -123,7 +123,7 @@ def test_a_node_that_stops_waits_for_no_other_controller() -> None:
 
 def test_a_request_of_the_controller_itself_is_answered_by_the_next() -> None:
     moving = MovingController(ErrorCode.NOT_CONTROLLER)
-    [topic] = asyncio.run(ask_controller(moving.node, REQUEST)).topics
+    [topic] = asyncio.run(request_of_controller(moving.node, REQUEST)).topics
     assert topic.error_code == ErrorCode.NONE
 
 

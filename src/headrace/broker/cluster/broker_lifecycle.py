@@ -25,7 +25,7 @@ from headrace.tasks import TaskScope
 
 logger = logging.getLogger(__name__)
 
-_ASK_SECONDS = 10.0
+_REQUEST_S_MAX = 10.0
 _DUPLICATE_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 5.0
 _SILENT_SECONDS = 1.0
@@ -143,7 +143,7 @@ class BrokerLifecycle:
         while True:
             try:
                 answer: registration.BrokerRegistrationResponse = await self._controllers.ask(
-                    request, _ASK_SECONDS
+                    request, _REQUEST_S_MAX
                 )
             except KafkaError as error:
                 logger.warning("waiting for an active controller: %s", error.detail)

@@ -88,7 +88,7 @@ logger = logging.getLogger(__name__)
 # With this replica id any replica answers, not only the leader.
 _ANY_REPLICA = -2
 _LATEST_TIMESTAMP = -1
-_ASK_SECONDS = 2.0
+_REQUEST_S_MAX = 2.0
 _LOG_ENDS_PER_REQUEST = 1000
 _MISSING_WARNING_MS = 5000
 _PARTITIONS_PER_LINE = 20
@@ -140,7 +140,10 @@ class RecoveryElections:
         image = self._store.image
         questions = self._recoveries.questions(image)
         await asyncio.gather(
-            *(self._ask_broker(image, broker_id, asked) for broker_id, asked in questions.items())
+            *(
+                self._request_log_ends(image, broker_id, asked)
+                for broker_id, asked in questions.items()
+            )
         )
         if self._decide(self._store.image, 0).records:
             outcomes = await self._store.submit(self._decide)
@@ -151,7 +154,7 @@ class RecoveryElections:
     def _decide(self, image: Image, _: int) -> CommandResult[list[RecoveredPartition]]:
         return self._recoveries.decide(image, self._clock.now_ms())
 
-    async def _ask_broker(
+    async def _request_log_ends(
         self, image: Image, broker_id: int, questions: Sequence[LogEndQuestion]
     ) -> None:
         broker_epoch = image.brokers[broker_id].epoch
@@ -162,7 +165,7 @@ class RecoveryElections:
             }
             try:
                 response = await self._brokers.ask(
-                    broker_id, _log_ends_request(asked), _ASK_SECONDS
+                    broker_id, _log_ends_request(asked), _REQUEST_S_MAX
                 )
             except HeadraceError as error:
                 logger.info("broker %d did not tell where its logs end: %s", broker_id, error)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.runtime import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.broker.forwarding import ask_controller
+from headrace.broker.forwarding import request_of_controller
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.create_topics import (
@@ -73,7 +73,7 @@ def _internal_topic(
 
 async def _create(node: "Node", name: str) -> None:
     topic = creatable_topic(node.config, name)
-    created = await ask_controller(node, CreateTopicsRequest(topics=[topic]))
+    created = await request_of_controller(node, CreateTopicsRequest(topics=[topic]))
     code = created.topics[0].error_code
     if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         raise KafkaError(

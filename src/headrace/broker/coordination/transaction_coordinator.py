@@ -132,7 +132,7 @@ class _QueuedRequest:
 logger = logging.getLogger(__name__)
 
 # Longer than a leader waits for the marker's commit, see `handlers.write_txn_markers`.
-_ASK_SECONDS = 5.0
+_REQUEST_S_MAX = 5.0
 _BACKOFF_SECONDS = 0.05
 _BATCH_MAX = 1_000
 # A request is answered when its markers are committed. Markers of other transactions need not wait
@@ -266,7 +266,7 @@ class MarkerSender:
             return
         try:
             response: WriteTxnMarkersResponse = await self._peers.ask(
-                leader_id, _request(items), _ASK_SECONDS
+                leader_id, _request(items), _REQUEST_S_MAX
             )
         except HeadraceError as error:
             if leader_id not in self._failing:

@@ -45,7 +45,7 @@ async def retry_while_concurrent_transaction(
 
 ErrorsByPartition: TypeAlias = dict[TopicPartition, ErrorCode]
 
-_ASK_SECONDS = 5.0
+_REQUEST_S_MAX = 5.0
 _QUESTIONS_MAX = 10_000
 _BATCH_MAX = 500
 
@@ -121,7 +121,7 @@ class TransactionVerifier:
         verdicts: asyncio.Future[ErrorsByPartition] = asyncio.get_running_loop().create_future()
         self._outboxes.add(coordinator_id, _PendingVerification(question, partitions, verdicts))
         try:
-            async with asyncio.timeout(_ASK_SECONDS * 2):
+            async with asyncio.timeout(_REQUEST_S_MAX * 2):
                 return await verdicts
         except TimeoutError:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
@@ -151,7 +151,7 @@ class TransactionVerifier:
             return
         try:
             response: AddPartitionsToTxnResponse = await self._peers.ask(
-                coordinator_id, _request(requested), _ASK_SECONDS
+                coordinator_id, _request(requested), _REQUEST_S_MAX
             )
         except asyncio.CancelledError:
             _answer(sent, {}, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from headrace.broker.forwarding import ask_controller
+from headrace.broker.forwarding import request_of_controller
 from headrace.broker.log_levels import check_changes, log_levels, make_changes
 from headrace.broker.node import Node
 from headrace.broker.request import RequestContext
@@ -223,7 +223,7 @@ async def _answers_of_controller(
     node: Node, request: incremental.IncrementalAlterConfigsRequest
 ) -> dict[tuple[int, str], incremental.AlterConfigsResourceResponse]:
     try:
-        response = await ask_controller(node, request)
+        response = await request_of_controller(node, request)
     except KafkaError as error:
         response = _failed(request, error)
     return {(answer.resource_type, answer.resource_name): answer for answer in response.responses}

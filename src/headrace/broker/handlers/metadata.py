@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 
 from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.coordination.internal_topics import creatable_topic
-from headrace.broker.forwarding import ask_controller
+from headrace.broker.forwarding import request_of_controller
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage, TopicImage
@@ -84,7 +84,7 @@ async def _create_then_describe(
     try:
         if not topics:
             return _with_codes(_describe(context, request), refused)
-        created = await ask_controller(node, CreateTopicsRequest(topics=topics))
+        created = await request_of_controller(node, CreateTopicsRequest(topics=topics))
         # Another request may have created it at the same moment.
         done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         refused |= {

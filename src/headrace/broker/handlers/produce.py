@@ -97,7 +97,7 @@ class VerifiedAppends:
         self._version = version
         self._names = names
         self._verdicts: ErrorsByPartition = {}
-        self._asked_in: dict[TopicPartition, _VerifiedState] = {}
+        self._requested_in: dict[TopicPartition, _VerifiedState] = {}
 
     @classmethod
     def from_request(cls, node: "Node", request: ProduceRequest, version: int) -> Self | None:
@@ -141,7 +141,7 @@ class VerifiedAppends:
             return
         for name in names:
             partition = self._node.replicas.leader_of(name.topic, name.partition)
-            self._asked_in[name] = self._state_of(partition)
+            self._requested_in[name] = self._state_of(partition)
         self._verdicts = await self._node.verifier.verify(
             self._transactional_id, *self.producer, names, add=self._adds
         )
@@ -157,7 +157,7 @@ class VerifiedAppends:
         code = self._verdicts.get(name, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if code is not ErrorCode.NONE:
             raise self._refusal(code)
-        before, now = self._asked_in[name], self._state_of(partition)
+        before, now = self._requested_in[name], self._state_of(partition)
         if before.leader_epoch != now.leader_epoch:
             # A leader in between may have ended the transaction. The client will retry.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -35,10 +35,10 @@ class MetadataLogFetcher:
     it is neither cancelled nor followed by another fetch until its records are on disk.
     """
 
-    def __init__(self, driver: RaftDriver, *, max_wait_ms: int, ask_seconds: float) -> None:
+    def __init__(self, driver: RaftDriver, *, max_wait_ms: int, request_seconds: float) -> None:
         self._driver = driver
         self._max_wait_ms = max_wait_ms
-        self._ask_seconds = ask_seconds
+        self._request_seconds = request_seconds
         self._task: asyncio.Task[None] | None = None
         self._applying = False
         self._snapshot: OffsetAndEpoch | None = None
@@ -62,7 +62,7 @@ class MetadataLogFetcher:
     async def _fetch(self, node_id: int, request: FetchRequest) -> None:
         driver = self._driver
         message = wire.encode_fetch(request, driver.cluster_id, self._max_wait_ms, _FETCH_BYTES)
-        seconds = self._max_wait_ms / 1000 + self._ask_seconds
+        seconds = self._max_wait_ms / 1000 + self._request_seconds
         try:
             async with asyncio.timeout(seconds):
                 answer = await driver.peers.link(node_id, "quorum-fetch").ask(message, seconds)
@@ -157,8 +157,8 @@ class MetadataLogFetcher:
                 cluster_id=driver.cluster_id,
                 max_bytes=_PIECE_BYTES,
             )
-            async with asyncio.timeout(self._ask_seconds):
-                answer = await link.ask(message, self._ask_seconds)
+            async with asyncio.timeout(self._request_seconds):
+                answer = await link.ask(message, self._request_seconds)
             piece = wire.decode_snapshot_piece(answer)
             if driver.is_down or driver.node.wanted_snapshot != target:
                 raise StorageError("it is not wanted any more")

@@ -128,7 +128,7 @@ class QuorumNode:
             history,
             node_id=config.node_id,
             cluster_id=cluster_id,
-            ask_seconds=min(request_s, config.controller_quorum_election_timeout_ms / 1000),
+            request_seconds=min(request_s, config.controller_quorum_election_timeout_ms / 1000),
             pulse_ms=max(fetch_ms // _PULSES, 1),
             clock=clock,
             workers=workers,
@@ -137,7 +137,7 @@ class QuorumNode:
         self._driver.on_change = self._changed
         wait_ms = max(min(fetch_ms // _FETCHES, _WAIT_MS_MAX), 1)
         self._follower = MetadataLogFetcher(
-            self._driver, max_wait_ms=wait_ms, ask_seconds=request_s
+            self._driver, max_wait_ms=wait_ms, request_seconds=request_s
         )
         self._serving = MetadataLogServer(self._driver, wait_ms)
 

@@ -91,7 +91,7 @@ class RaftDriver:
         *,
         node_id: int,
         cluster_id: str | None,
-        ask_seconds: float,
+        request_seconds: float,
         pulse_ms: int,
         clock: Clock,
         workers: ThreadPools,
@@ -116,7 +116,7 @@ class RaftDriver:
         self.on_snapshot: Callable[[OffsetAndEpoch], None] = lambda _: None
         self._state_file = state_file
         self._recovering = node.hard_state.recovering
-        self._ask_seconds = ask_seconds
+        self._request_seconds = request_seconds
         self._on_fatal = on_fatal
         self._timer: asyncio.TimerHandle | None = None
         self._stalls = StallMeter(pulse_ms)
@@ -352,8 +352,10 @@ class RaftDriver:
             request, self.peers.voter(node_id), self.peers.own, self.cluster_id
         )
         try:
-            async with asyncio.timeout(self._ask_seconds):
-                answer = await self.peers.link(node_id, "quorum").ask(message, self._ask_seconds)
+            async with asyncio.timeout(self._request_seconds):
+                answer = await self.peers.link(node_id, "quorum").ask(
+                    message, self._request_seconds
+                )
             response, addresses = wire.decode_response(answer)
         except (HeadraceError, TimeoutError) as error:
             self.request_failed(node_id, request, error)

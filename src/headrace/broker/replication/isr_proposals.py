@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _CHECKS_PER_LAG_TIME = 4
 _WITHOUT_ROOM_SECONDS = 0.5
-_ASK_SECONDS = 5.0
+_REQUEST_S_MAX = 5.0
 _BACKOFF_SECONDS = 0.1
 _PROPOSALS_MAX = 2000
 _PARTITIONS_PER_TURN = 256
@@ -176,7 +176,7 @@ class IsrProposer:
         """Send proposals to the controller; returns whether all were accepted."""
         try:
             response: AlterPartitionResponse = await self._controllers.ask(
-                self._request(proposals), _ASK_SECONDS
+                self._request(proposals), _REQUEST_S_MAX
             )
         except HeadraceError as error:
             logger.warning("in-sync replicas cannot be changed: %s", error)

@@ -17,7 +17,7 @@ from headrace.tasks import PeriodicTask
 from headrace.types import TopicPartition
 
 _CHECK_SECONDS = 1.0
-_ASK_SECONDS = 5.0
+_REQUEST_S_MAX = 5.0
 _REPLICAS_MAX = 1000
 
 
@@ -62,7 +62,7 @@ class OfflineReplicaReporter:
         request = AssignReplicasToDirsRequest(
             broker_id=node.node_id, broker_epoch=broker.epoch, directories=_directories(changes)
         )
-        response: AssignReplicasToDirsResponse = await node.controllers.ask(request, _ASK_SECONDS)
+        response: AssignReplicasToDirsResponse = await node.controllers.ask(request, _REQUEST_S_MAX)
         code = error_code(response.error_code)
         if code is not ErrorCode.NONE:
             raise KafkaError(code, "the controller did not take note")

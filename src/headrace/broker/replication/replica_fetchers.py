@@ -362,7 +362,10 @@ class ReplicaFetcher:
     async def _relocate(self, out_of_range: list[FollowedPartition]) -> None:
         """Request the start and end of the leader's logs, and continue fetching within them."""
         try:
-            starts, ends = await self._ask_starts(out_of_range), await self._ask_ends(out_of_range)
+            starts, ends = (
+                await self._request_starts(out_of_range),
+                await self._request_ends(out_of_range),
+            )
         except HeadraceError as error:
             self._note_failure(error)
             starts = ends = {}
@@ -378,7 +381,7 @@ class ReplicaFetcher:
             # Beginning a log anew takes an fsync, and thousands may have to.
             await asyncio.sleep(0)
 
-    async def _ask_starts(
+    async def _request_starts(
         self, out_of_range: list[FollowedPartition]
     ) -> dict[tuple[str, int], int]:
         request = list_offsets.ListOffsetsRequest(
@@ -405,7 +408,9 @@ class ReplicaFetcher:
             if not partition.error_code and partition.offset >= 0
         }
 
-    async def _ask_ends(self, out_of_range: list[FollowedPartition]) -> dict[tuple[str, int], int]:
+    async def _request_ends(
+        self, out_of_range: list[FollowedPartition]
+    ) -> dict[tuple[str, int], int]:
         """The log end offsets of the leader, which are the end offsets of its own epoch."""
         request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
             replica_id=self._shared.config.node_id,

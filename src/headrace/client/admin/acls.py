@@ -150,7 +150,7 @@ class AclAdmin:
         creations = {acl: _creation(acl) for acl in wanted}
         target = ControllerRequests(self._cluster)
 
-        async def ask(missing: list[Acl], deadline: float) -> dict[Acl, KafkaError | None]:
+        async def attempt(missing: list[Acl], deadline: float) -> dict[Acl, KafkaError | None]:
             request = CreateAclsRequest(creations=[creations[acl] for acl in missing])
             answers = (await target.send(request, deadline)).results
             return {
@@ -158,14 +158,14 @@ class AclAdmin:
                 for acl, answer in zip(missing, answers, strict=True)
             }
 
-        results(await retry_until_answered(self._cluster, wanted, ask, passes))
+        results(await retry_until_answered(self._cluster, wanted, attempt, passes))
 
     async def describe(self, **selection: Unpack[AclSelection]) -> list[Acl]:
         """The ACLs that a selection has, in order."""
         request = DescribeAclsRequest(**_selection_codes(**selection))
         deadline = self._cluster.deadline()
 
-        async def ask() -> list[Acl]:
+        async def attempt() -> list[Acl]:
             response = await self._cluster.call(request, deadline, None)
             check(response.error_code, response.error_message, Subject("list of ACLs"))
             return sorted(
@@ -182,7 +182,7 @@ class AclAdmin:
                 for acl in resource.acls
             )
 
-        return await self._cluster.retrying(ask, deadline)
+        return await self._cluster.retrying(attempt, deadline)
 
     async def delete(self, **selection: Unpack[AclSelection]) -> list[Acl]:
         """Delete the ACLs that a selection has, and return them."""
@@ -192,7 +192,7 @@ class AclAdmin:
         target = ControllerRequests(self._cluster)
         deadline = self._cluster.deadline()
 
-        async def ask() -> list[Acl]:
+        async def attempt() -> list[Acl]:
             [answer] = (await target.send(request, deadline)).filter_results
             check(answer.error_code, answer.error_message, Subject("deletion of ACLs"))
             return sorted(
@@ -208,7 +208,7 @@ class AclAdmin:
                 for acl in answer.matching_acls
             )
 
-        return await self._cluster.retrying(ask, deadline)
+        return await self._cluster.retrying(attempt, deadline)
 
 
 def _creation(acl: Acl) -> AclCreation:

@@ -40,7 +40,7 @@ async def retry_until_answered(
     cluster: ClusterClient,
     items: Sequence[Item],
     ask: Callable[[list[Item], float], Awaitable[Mapping[Item, Result | KafkaError]]],
-    asked_again: Callable[[KafkaError], bool],
+    is_retried: Callable[[KafkaError], bool],
 ) -> dict[Item, Result | KafkaError]:
     """The outcome of each item, with retries. `ask` gets the items still missing and a deadline.
 
@@ -55,7 +55,7 @@ async def retry_until_answered(
         answered = await ask(missing, deadline)
         for item in missing:
             outcome = answered.get(item) if item in answered else _not_answered(item)
-            if isinstance(outcome, KafkaError) and asked_again(outcome):
+            if isinstance(outcome, KafkaError) and is_retried(outcome):
                 passing[item] = outcome
             else:
                 outcomes[item] = outcome  # type: ignore[assignment]

@@ -78,14 +78,14 @@ async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
     """Remove the registration of a broker."""
     target = ControllerRequests(cluster)
 
-    async def ask(missing: list[int], deadline: float) -> dict[int, KafkaError | None]:
+    async def attempt(missing: list[int], deadline: float) -> dict[int, KafkaError | None]:
         response = await target.send_once(UnregisterBrokerRequest(broker_id=broker_id), deadline)
         error = failure(
             response.error_code, response.error_message, Subject("broker", str(broker_id))
         )
         return {broker_id: error}
 
-    result(await retry_until_answered(cluster, [broker_id], ask, is_refused_for_now), broker_id)
+    result(await retry_until_answered(cluster, [broker_id], attempt, is_refused_for_now), broker_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ class QuorumAdmin:
             ]
         )
 
-        async def ask() -> QuorumDescription:
+        async def attempt() -> QuorumDescription:
             response = await target.send(request, deadline)
             check(response.error_code, response.error_message)
             found = [partition for topic in response.topics for partition in topic.partitions]
@@ -374,7 +374,7 @@ class QuorumAdmin:
             }
             return _description(found[0], endpoints)
 
-        return await self._cluster.retrying(ask, deadline)
+        return await self._cluster.retrying(attempt, deadline)
 
     async def add_voter(
         self, node_id: int, directory_id: bytes, endpoints: Mapping[str, Address]
@@ -404,7 +404,7 @@ class QuorumAdmin:
         deadline = self._cluster.deadline()
         refused: list[KafkaError] = []
 
-        async def ask() -> None:
+        async def attempt() -> None:
             refused.clear()
             response = await target.send_once(request, deadline)
             try:
@@ -415,7 +415,7 @@ class QuorumAdmin:
                     raise
                 refused.append(error)
 
-        await self._cluster.retrying(ask, deadline)
+        await self._cluster.retrying(attempt, deadline)
         if refused:
             raise refused[0]
 

@@ -159,7 +159,7 @@ class ConfigAdmin:
             include_documentation=True,
         )
 
-        async def ask(
+        async def attempt(
             missing: list[ConfigResource], deadline: float
         ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
             node = await self._node_of(resource, deadline)
@@ -168,7 +168,9 @@ class ConfigAdmin:
             entries = sorted(answer.configs, key=lambda entry: entry.name)
             return {resource: error or {entry.name: _entry(entry) for entry in entries}}
 
-        return result(await retry_until_answered(self._cluster, [resource], ask, passes), resource)
+        return result(
+            await retry_until_answered(self._cluster, [resource], attempt, passes), resource
+        )
 
     async def owners(self, kinds: Iterable[str]) -> dict[str, list[str]]:
         """The names of the resources that can have settings, by kind: all kinds, or those given."""
@@ -177,7 +179,7 @@ class ConfigAdmin:
         ]
         request = ListConfigResourcesRequest(resource_types=list(wanted))
 
-        async def ask(
+        async def attempt(
             missing: list[str], deadline: float
         ) -> dict[str, dict[str, list[str]] | KafkaError]:
             answer = await self._cluster.call(request, deadline, None)
@@ -187,7 +189,7 @@ class ConfigAdmin:
             error = failure(answer.error_code, None, Subject("list of config resources"))
             return {"": error or {kind.name.lower(): sorted(found[kind]) for kind in wanted}}
 
-        return result(await retry_until_answered(self._cluster, [""], ask, passes), "")
+        return result(await retry_until_answered(self._cluster, [""], attempt, passes), "")
 
     async def alter(
         self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
@@ -216,7 +218,7 @@ class ConfigAdmin:
         )
         target = ControllerRequests(self._cluster)
 
-        async def ask(
+        async def attempt(
             missing: list[ConfigResource], deadline: float
         ) -> dict[ConfigResource, KafkaError | None]:
             node = await self._node_of(resource, deadline)
@@ -227,10 +229,10 @@ class ConfigAdmin:
             (answer,) = response.responses
             return {resource: failure(answer.error_code, answer.error_message, resource.subject)}
 
-        def asked_again(error: KafkaError) -> bool:
+        def is_retried(error: KafkaError) -> bool:
             return passes(error) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-        result(await retry_until_answered(self._cluster, [resource], ask, asked_again), resource)
+        result(await retry_until_answered(self._cluster, [resource], attempt, is_retried), resource)
 
     async def _node_of(self, resource: ConfigResource, deadline: float) -> int | None:
         """The broker to ask about a resource: itself for a broker and its loggers, else None."""

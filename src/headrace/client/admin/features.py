@@ -53,7 +53,7 @@ async def describe_features(cluster: ClusterClient) -> Features:
     target = ControllerRequests(cluster)
     deadline = cluster.deadline()
 
-    async def ask() -> Features:
+    async def attempt() -> Features:
         response = await target.send(ApiVersionsRequest(**_SOFTWARE), deadline)
         check(response.error_code, None)
         levels = {
@@ -67,7 +67,7 @@ async def describe_features(cluster: ClusterClient) -> Features:
         }
         return Features(features, response.finalized_features_epoch)
 
-    return await cluster.retrying(ask, deadline)
+    return await cluster.retrying(attempt, deadline)
 
 
 async def update_features(
@@ -95,10 +95,10 @@ async def update_features(
     target = ControllerRequests(cluster)
     deadline = cluster.deadline()
 
-    async def ask() -> None:
+    async def attempt() -> None:
         response = await target.send(request, deadline)
         check(response.error_code, response.error_message)
         for result in response.results:
             check(result.error_code, result.error_message, Subject("feature", result.feature))
 
-    await cluster.retrying(ask, deadline)
+    await cluster.retrying(attempt, deadline)

@@ -100,7 +100,7 @@ class GroupAdmin:
         deadline = self._cluster.deadline()
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
 
-        async def ask() -> dict[str, GroupListing]:
+        async def attempt() -> dict[str, GroupListing]:
             view = await self._cluster.refresh((), deadline)
             found: dict[str, GroupListing] = {}
             for node in sorted(view.brokers):
@@ -116,7 +116,7 @@ class GroupAdmin:
                     )
             return {name: found[name] for name in sorted(found)}
 
-        listed = await self._cluster.retrying(ask, deadline)
+        listed = await self._cluster.retrying(attempt, deadline)
         # A broker lists the groups it coordinates, so their coordinators are known now.
         self._coordinators.remember({name: listing.coordinator for name, listing in listed.items()})
         return listed
@@ -124,21 +124,23 @@ class GroupAdmin:
     async def describe(self, names: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
         """The state, protocol and members of groups; GROUP_ID_NOT_FOUND for an unknown group."""
 
-        async def ask(
+        async def attempt(
             node: int, asked: list[str], deadline: float
         ) -> dict[str, GroupDescription | KafkaError]:
             request = DescribeGroupsRequest(groups=asked)
             response = await self._cluster.call(request, deadline, node)
             return {group.group_id: _group(group, node) for group in response.groups}
 
-        return await self._coordinators.ask(names, ask)
+        return await self._coordinators.ask(names, attempt)
 
     async def delete(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
         """Delete groups with all their committed offsets. Only groups without members can be
         deleted.
         """
 
-        async def ask(node: int, asked: list[str], deadline: float) -> dict[str, KafkaError | None]:
+        async def attempt(
+            node: int, asked: list[str], deadline: float
+        ) -> dict[str, KafkaError | None]:
             request = DeleteGroupsRequest(groups_names=asked)
             response = await send_once(self._cluster, request, node, deadline)
             return {
@@ -146,7 +148,7 @@ class GroupAdmin:
                 for result in response.results
             }
 
-        return await self._coordinators.ask(names, ask)
+        return await self._coordinators.ask(names, attempt)
 
 
 def group_failure(code: int, detail: str | None, group: str) -> KafkaError | None:
@@ -261,7 +263,7 @@ class GroupOffsetAdmin:
         """Every committed offset of several groups, in a few requests; each has its own outcome."""
         names: dict[bytes, str] = {}
 
-        async def ask(
+        async def attempt(
             node: int, asked: list[str], deadline: float
         ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
             answers = await self._fetch(node, asked, deadline, require_stable)
@@ -275,7 +277,7 @@ class GroupOffsetAdmin:
                 group: _committed_offsets(group, answer, names) for group, answer in answers.items()
             }
 
-        return await self._coordinators.ask(groups, ask)
+        return await self._coordinators.ask(groups, attempt)
 
     async def _fetch(
         self, node: int, asked: Sequence[str], deadline: float, require_stable: bool
@@ -337,7 +339,7 @@ class GroupOffsetAdmin:
         An unknown group is created. A group with members answers UNKNOWN_MEMBER_ID.
         """
 
-        async def ask(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
+        async def attempt(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
             topics = await self._cluster.topics(sorted({tp.topic for tp in offsets}), deadline)
             request = OffsetCommitRequest(
                 group_id=group,
@@ -357,7 +359,7 @@ class GroupOffsetAdmin:
             names = {topic.topic_id: topic.name for topic in topics.values()}
             return _outcomes((await self._cluster.call(request, deadline, node)).topics, names)
 
-        return await self._coordinators.ask_one(group, ask)
+        return await self._coordinators.ask_one(group, attempt)
 
     async def delete(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -374,14 +376,14 @@ class GroupOffsetAdmin:
             ],
         )
 
-        async def ask(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
+        async def attempt(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
             response = await self._cluster.call(request, deadline, node)
             error = group_failure(response.error_code, None, group)
             if error is not None:
                 raise error
             return _outcomes(response.topics, {})
 
-        return await self._coordinators.ask_one(group, ask)
+        return await self._coordinators.ask_one(group, attempt)
 
     async def _names(self, topics: Sequence[Any], deadline: float) -> dict[bytes, str]:
         """The topic names by id, needed if the response's version names topics by id only."""

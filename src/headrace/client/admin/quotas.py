@@ -84,7 +84,7 @@ async def describe_client_quotas(
     request = describe.DescribeClientQuotasRequest(components=components, strict=exact)
     deadline = cluster.deadline()
 
-    async def ask() -> list[OwnerQuotas]:
+    async def attempt() -> list[OwnerQuotas]:
         response = await cluster.call(request, deadline)
         check(response.error_code, response.error_message, Subject("client quotas"))
         return [
@@ -100,7 +100,7 @@ async def describe_client_quotas(
             for entry in response.entries or ()
         ]
 
-    return await cluster.retrying(ask, deadline)
+    return await cluster.retrying(attempt, deadline)
 
 
 async def alter_client_quotas(
@@ -132,12 +132,12 @@ async def alter_client_quotas(
     target = ControllerRequests(cluster)
     deadline = cluster.deadline()
 
-    async def ask() -> None:
+    async def attempt() -> None:
         response = await target.send(request, deadline)
         for entry in response.entries:
             check(entry.error_code, entry.error_message, _subject(names))
 
-    await cluster.retrying(ask, deadline)
+    await cluster.retrying(attempt, deadline)
 
 
 def _rate(key: str, value: object) -> float:

@@ -60,7 +60,7 @@ class ReassignmentAdmin:
         """Start reassignments, or cancel those whose target is None; each has its own outcome."""
         target = ControllerRequests(self._cluster)
 
-        async def ask(
+        async def attempt(
             missing: list[TopicPartition], deadline: float
         ) -> dict[TopicPartition, KafkaError | None]:
             request = AlterPartitionReassignmentsRequest(
@@ -89,7 +89,7 @@ class ReassignmentAdmin:
                 for tp in [TopicPartition(topic.name, partition.partition_index)]
             }
 
-        return await retry_until_answered(self._cluster, list(targets), ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, list(targets), attempt, is_refused_for_now)
 
     async def listed(
         self, partitions: Sequence[TopicPartition] | None
@@ -107,7 +107,7 @@ class ReassignmentAdmin:
             timeout_ms=timeout_ms(self._cluster), topics=topics
         )
 
-        async def ask() -> dict[TopicPartition, Reassignment]:
+        async def attempt() -> dict[TopicPartition, Reassignment]:
             response = await target.send(request, deadline)
             check(response.error_code, response.error_message)
             return {
@@ -120,7 +120,7 @@ class ReassignmentAdmin:
                 for partition in topic.partitions
             }
 
-        found = await self._cluster.retrying(ask, deadline)
+        found = await self._cluster.retrying(attempt, deadline)
         return {tp: found[tp] for tp in sorted(found)}
 
     async def elect(
@@ -134,12 +134,12 @@ class ReassignmentAdmin:
                 lambda: self._elect(target, None, unclean, deadline), deadline
             )
 
-        async def ask(
+        async def attempt(
             missing: list[TopicPartition], deadline: float
         ) -> dict[TopicPartition, bool | KafkaError]:
             return await self._elect(target, missing, unclean, deadline)
 
-        return await retry_until_answered(self._cluster, partitions, ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, partitions, attempt, is_refused_for_now)
 
     async def _elect(
         self,

@@ -97,7 +97,7 @@ class TopicAdmin:
     async def describe(self, names: Sequence[str]) -> dict[str, TopicInfo | KafkaError]:
         """The current description of the named topics."""
 
-        async def ask(missing: list[str], deadline: float) -> dict[str, TopicInfo | KafkaError]:
+        async def attempt(missing: list[str], deadline: float) -> dict[str, TopicInfo | KafkaError]:
             view = await self._cluster.refresh(missing, deadline)
             return {
                 name: view.topics.get(name)
@@ -105,14 +105,16 @@ class TopicAdmin:
                 for name in missing
             }
 
-        return await retry_until_answered(self._cluster, names, ask, passes)
+        return await retry_until_answered(self._cluster, names, attempt, passes)
 
     async def create(self, topics: Sequence[NewTopic]) -> dict[str, CreatedTopic | KafkaError]:
         """Create topics; each has its own outcome."""
         wanted = {topic.name: topic for topic in topics}
         target = ControllerRequests(self._cluster)
 
-        async def ask(missing: list[str], deadline: float) -> dict[str, CreatedTopic | KafkaError]:
+        async def attempt(
+            missing: list[str], deadline: float
+        ) -> dict[str, CreatedTopic | KafkaError]:
             request = CreateTopicsRequest(
                 topics=[_creatable(wanted[name]) for name in missing],
                 timeout_ms=timeout_ms(self._cluster),
@@ -128,13 +130,13 @@ class TopicAdmin:
                 for topic in response.topics
             }
 
-        return await retry_until_answered(self._cluster, list(wanted), ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, list(wanted), attempt, is_refused_for_now)
 
     async def delete(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
         """Delete topics; each has its own outcome."""
         target = ControllerRequests(self._cluster)
 
-        async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
+        async def attempt(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
             request = DeleteTopicsRequest(
                 topics=[DeleteTopicState(name=name) for name in missing],
                 topic_names=list(missing),
@@ -149,13 +151,13 @@ class TopicAdmin:
                 for topic in response.responses
             }
 
-        return await retry_until_answered(self._cluster, names, ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, names, attempt, is_refused_for_now)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaError | None]:
         """Raise the partition counts of topics; each topic has its own outcome."""
         target = ControllerRequests(self._cluster)
 
-        async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
+        async def attempt(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
             request = CreatePartitionsRequest(
                 topics=[
                     CreatePartitionsTopic(name=name, count=counts[name], assignments=None)
@@ -172,7 +174,7 @@ class TopicAdmin:
                 for result in response.results
             }
 
-        return await retry_until_answered(self._cluster, list(counts), ask, is_refused_for_now)
+        return await retry_until_answered(self._cluster, list(counts), attempt, is_refused_for_now)
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -215,16 +217,16 @@ class OffsetAdmin:
         deadline = self._cluster.deadline()
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
-        async def ask() -> None:
+        async def attempt() -> None:
             missing = [tp for tp in wanted if tp not in found]
             for leader, partitions in (await self._leaders(missing, deadline)).items():
-                found.update(await self._ask_offsets(leader, partitions, wanted, deadline))
+                found.update(await self._request_offsets(leader, partitions, wanted, deadline))
 
         if wanted:
-            await self._cluster.retrying(ask, deadline)
+            await self._cluster.retrying(attempt, deadline)
         return {tp: found[tp] for tp in wanted}
 
-    async def _ask_offsets(
+    async def _request_offsets(
         self,
         leader: int,
         partitions: Sequence[TopicPartition],
@@ -262,7 +264,7 @@ class OffsetAdmin:
     ) -> dict[TopicPartition, int | KafkaError]:
         """Delete the records before offsets; the first offset of each partition after that."""
 
-        async def ask(
+        async def attempt(
             missing: list[TopicPartition], deadline: float
         ) -> dict[TopicPartition, int | KafkaError]:
             outcomes: dict[TopicPartition, int | KafkaError] = {}
@@ -292,7 +294,7 @@ class OffsetAdmin:
                         outcomes[tp] = error or partition.low_watermark
             return outcomes
 
-        return await retry_until_answered(self._cluster, list(before), ask, passes)
+        return await retry_until_answered(self._cluster, list(before), attempt, passes)
 
     async def _leaders(
         self, partitions: Iterable[TopicPartition], deadline: float
@@ -327,14 +329,14 @@ async def describe_eligible_replicas(
             topics=[TopicRequest(name=name) for name in topics], cursor=cursor
         )
 
-        async def ask(
+        async def attempt(
             request: DescribeTopicPartitionsRequest = request,
         ) -> DescribeTopicPartitionsResponse:
             response: DescribeTopicPartitionsResponse = await target.send(request, deadline)
             return response
 
         try:
-            response = await cluster.retrying(ask, deadline)
+            response = await cluster.retrying(attempt, deadline)
         except KafkaError as error:
             if error.code is ErrorCode.UNSUPPORTED_VERSION:
                 return {}

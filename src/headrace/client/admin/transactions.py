@@ -119,7 +119,7 @@ class TransactionAdmin:
             transactional_id_pattern=pattern,
         )
 
-        async def ask() -> dict[str, TransactionListing]:
+        async def attempt() -> dict[str, TransactionListing]:
             view = await self._cluster.refresh((), deadline)
             found: dict[str, TransactionListing] = {}
             for node in sorted(view.brokers):
@@ -136,7 +136,7 @@ class TransactionAdmin:
                     )
             return {name: found[name] for name in sorted(found)}
 
-        return await self._cluster.retrying(ask, deadline)
+        return await self._cluster.retrying(attempt, deadline)
 
     async def _check_patterns(self, node: int, deadline: float) -> None:
         """Raise KafkaError if the broker cannot filter by pattern: it would list all transactional
@@ -153,7 +153,7 @@ class TransactionAdmin:
     ) -> dict[str, TransactionDescription | KafkaError]:
         """State, producer and partitions of ids; TRANSACTIONAL_ID_NOT_FOUND for an unknown id."""
 
-        async def ask(
+        async def attempt(
             node: int, asked: list[str], deadline: float
         ) -> dict[str, TransactionDescription | KafkaError]:
             request = DescribeTransactionsRequest(transactional_ids=asked)
@@ -163,14 +163,14 @@ class TransactionAdmin:
                 for transaction_state in response.transaction_states
             }
 
-        return await self._coordinators.ask(names, ask)
+        return await self._coordinators.ask(names, attempt)
 
     async def producers(
         self, partitions: Iterable[TopicPartition], broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
         """The producers known to the leaders of partitions, or to the replicas on one broker."""
 
-        async def ask(
+        async def attempt(
             missing: list[TopicPartition], deadline: float
         ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
             await self._cluster.topics(sorted({tp.topic for tp in missing}), deadline)
@@ -189,12 +189,12 @@ class TransactionAdmin:
                         outcomes[tp] = _producers(tp, partition)
             return outcomes
 
-        def asked_again(error: KafkaError) -> bool:
+        def is_retried(error: KafkaError) -> bool:
             # A chosen broker without the partition will not get it by a retry.
             absent = broker_id is not None and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
             return passes(error) and not absent
 
-        return await retry_until_answered(self._cluster, list(partitions), ask, asked_again)
+        return await retry_until_answered(self._cluster, list(partitions), attempt, is_retried)
 
     async def _holders(
         self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: float
@@ -223,7 +223,7 @@ class TransactionAdmin:
         request = WriteTxnMarkersRequest(markers=[marker])
         deadline = self._cluster.deadline()
 
-        async def ask() -> None:
+        async def attempt() -> None:
             leader = (await self._cluster.partition(tp, deadline)).leader
             # Repeating does no harm: a second marker ends nothing.
             response = await self._cluster.call(request, deadline, leader)
@@ -232,17 +232,17 @@ class TransactionAdmin:
                     for partition in topic.partitions:
                         check(partition.error_code, subject=Subject("partition", str(tp)))
 
-        await self._cluster.retrying(ask, deadline)
+        await self._cluster.retrying(attempt, deadline)
 
     async def fence(self, names: Sequence[str]) -> dict[str, FencedProducer | KafkaError]:
         """Fence the producers of transactional ids, and abort their open transactions."""
 
-        async def ask(
+        async def attempt(
             node: int, asked: list[str], deadline: float
         ) -> dict[str, FencedProducer | KafkaError]:
             return {name: await self._fence(node, name, deadline) for name in asked}
 
-        return await self._coordinators.ask(names, ask)
+        return await self._coordinators.ask(names, attempt)
 
     async def _fence(self, node: int, name: str, deadline: float) -> FencedProducer | KafkaError:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=_TIMEOUT_MS)

@@ -131,7 +131,7 @@ class UserAdmin:
         )
         deadline = self._cluster.deadline()
 
-        async def ask() -> Mapping[str, dict[str, int] | KafkaError]:
+        async def attempt() -> Mapping[str, dict[str, int] | KafkaError]:
             response = await self._cluster.call(request, deadline)
             check(response.error_code, response.error_message, Subject("list of users"))
             return {
@@ -146,7 +146,7 @@ class UserAdmin:
                 for answer in response.results
             }
 
-        return results(await self._cluster.retrying(ask, deadline))
+        return results(await self._cluster.retrying(attempt, deadline))
 
     async def alter(self, changes: Iterable[ScramUpsertion | ScramDeletion]) -> None:
         """Set and delete passwords, in their order."""
@@ -168,7 +168,7 @@ class UserAdmin:
     ) -> None:
         target = ControllerRequests(self._cluster)
 
-        async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
+        async def attempt(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
             wanted = [rows[name] for name in missing]
             request = AlterUserScramCredentialsRequest(
                 deletions=[row for row in wanted if isinstance(row, ScramCredentialDeletion)],
@@ -182,7 +182,7 @@ class UserAdmin:
                 for answer in answers
             }
 
-        results(await retry_until_answered(self._cluster, list(rows), ask, is_refused_for_now))
+        results(await retry_until_answered(self._cluster, list(rows), attempt, is_refused_for_now))
 
 
 class TokenAdmin:
@@ -242,14 +242,14 @@ class TokenAdmin:
             ]
         deadline = self._cluster.deadline()
 
-        async def ask() -> list[DelegationToken]:
+        async def attempt() -> list[DelegationToken]:
             response = await self._cluster.call(
                 DescribeDelegationTokenRequest(owners=requested), deadline
             )
             check(response.error_code, None, Subject("list of delegation tokens"))
             return [_described(token) for token in response.tokens]
 
-        return await self._cluster.retrying(ask, deadline)
+        return await self._cluster.retrying(attempt, deadline)
 
     async def _expiry(
         self, request: RenewDelegationTokenRequest | ExpireDelegationTokenRequest
@@ -257,13 +257,13 @@ class TokenAdmin:
         target = ControllerRequests(self._cluster)
         deadline = self._cluster.deadline()
 
-        async def ask() -> int:
+        async def attempt() -> int:
             answer = await target.send_once(request, deadline)
             check(answer.error_code, None, Subject("delegation token"))
             expires_ms: int = answer.expiry_timestamp_ms
             return expires_ms
 
-        return await self._cluster.retrying(ask, deadline)
+        return await self._cluster.retrying(attempt, deadline)
 
 
 def _described(token: Any) -> DelegationToken:

@@ -69,7 +69,7 @@ class CommittedOffsets:
         a topic whose name another topic has by now are left out: they mean nothing there.
         """
 
-        async def ask(node: int, deadline: float) -> None:
+        async def attempt(node: int, deadline: float) -> None:
             identity = await committer()
             connection = await self._cluster.connection(node, deadline)
             topics = await self._topics(connection, Api.OFFSET_COMMIT, offsets, deadline)
@@ -102,7 +102,7 @@ class CommittedOffsets:
                     refused(identity, code)
                     await self._check(tp, code, deadline)
 
-        await self._coordinators.ask_one(self._group_id, ask, deadline)
+        await self._coordinators.ask_one(self._group_id, attempt, deadline)
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], deadline: float
@@ -115,7 +115,9 @@ class CommittedOffsets:
         if not wanted:
             return {}
 
-        async def ask(node: int, deadline: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        async def attempt(
+            node: int, deadline: float
+        ) -> dict[TopicPartition, OffsetAndMetadata | None]:
             connection = await self._cluster.connection(node, deadline)
             topics = await self._topics(connection, Api.OFFSET_FETCH, wanted, deadline)
             request = self._fetch_request(wanted, topics)
@@ -137,7 +139,7 @@ class CommittedOffsets:
                     )
             return found
 
-        return await self._coordinators.ask_one(self._group_id, ask, deadline)
+        return await self._coordinators.ask_one(self._group_id, attempt, deadline)
 
     def _fetch_request(
         self, wanted: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]

@@ -287,7 +287,7 @@ class ProducerEngine:
             count = self.accumulator.partition_count(topic)
         if partition is not None and partition >= count:
             self.check_open()
-            yield self.sender.ask_topic(topic, max(deadline - self._clock.monotonic(), 0.0))
+            yield self.sender.request_topic(topic, max(deadline - self._clock.monotonic(), 0.0))
             count = self.accumulator.partition_count(topic)
             if partition >= count:
                 raise unknown_partition(topic, partition, count)

@@ -173,7 +173,7 @@ class Sender:
             ) from None
         self._take_topic(name)
 
-    async def ask_topic(self, name: str, timeout_s: float) -> None:
+    async def request_topic(self, name: str, timeout_s: float) -> None:
         """Refresh a topic's metadata: it may have more partitions by now."""
         self._cluster.forget([name])
         await self.load_topic(name, timeout_s)
@@ -265,11 +265,11 @@ class Sender:
         partition = self._cluster.leader_of(tp)
         if partition is None:
             self._leaderless.setdefault(tp.topic, {})[slot] = None
-            self._ask_metadata(tp.topic)
+            self._request_metadata(tp.topic)
             return None
         if now - self._heard.get(tp.topic, now) >= self._options.metadata_max_age_ms / 1000:
             self._heard[tp.topic] = now
-            self._ask_metadata(tp.topic)
+            self._request_metadata(tp.topic)
         link = self._links.get(partition.leader)
         if link is None:
             link = ProducerChannel(partition.leader, self._options.max_in_flight)
@@ -463,7 +463,7 @@ class Sender:
         for batch in dropped:
             self._settler.failed(batch, error)
 
-    def _ask_metadata(self, topic: str) -> None:
+    def _request_metadata(self, topic: str) -> None:
         self._stale[topic] = None
         if self._refreshing is None:
             self._refreshing = self.start(self._refresh())

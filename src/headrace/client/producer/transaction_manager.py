@@ -318,7 +318,7 @@ class TransactionManager:
             producer_epoch=known_as.epoch,
         )
 
-        async def ask(node: int, until: float) -> Any:
+        async def attempt(node: int, until: float) -> Any:
             response = await self._call(node, request, until)
             connection = await self._cluster.connection(node, until, lane=LANE)
             has_v2 = (
@@ -329,7 +329,7 @@ class TransactionManager:
             return response
 
         try:
-            response = await self._call_coordinator(ask, deadline)
+            response = await self._call_coordinator(attempt, deadline)
         except KafkaError as error:
             if known_as != NOBODY or is_fatal(error):
                 raise self._break_off(error) from None
@@ -381,10 +381,10 @@ class TransactionManager:
         request = offsets_request(self.state.transactional_id, self._identity, offsets, group)
         most = _OFFSETS_V1_MAX if self.state.version == 1 else None
 
-        async def ask(node: int, until: float) -> Any:
+        async def attempt(node: int, until: float) -> Any:
             return await self._call(node, request, until, offsets_error, most)
 
-        await self._groups.ask_one(group.group_id, ask, deadline)
+        await self._groups.ask_one(group.group_id, attempt, deadline)
 
     # -- the end of a transaction
 
@@ -416,7 +416,7 @@ class TransactionManager:
         if self.state.is_started:
             self.state.is_commit_asked = committed
             try:
-                await self._ask_end(committed, deadline)
+                await self._request_end(committed, deadline)
             except KafkaError as error:
                 self._end_refused(error, committed)
             self.state.is_started = False
@@ -425,7 +425,7 @@ class TransactionManager:
         self.state.end()
         self._refuse()
 
-    async def _ask_end(self, committed: bool, deadline: float) -> None:
+    async def _request_end(self, committed: bool, deadline: float) -> None:
         is_v1 = self.state.version == 1
         request = EndTxnRequest(
             transactional_id=self.state.transactional_id,
@@ -501,10 +501,12 @@ class TransactionManager:
     ) -> Any:
         """The final response of the transaction's coordinator."""
 
-        async def ask(node: int, until: float) -> Any:
+        async def attempt(node: int, until: float) -> Any:
             return await self._call(node, request, until, error_of, version_max)
 
-        return await self._call_coordinator(ask, self._deadline() if deadline is None else deadline)
+        return await self._call_coordinator(
+            attempt, self._deadline() if deadline is None else deadline
+        )
 
     async def _call_coordinator(
         self, ask: Callable[[int, float], Awaitable[Any]], deadline: float

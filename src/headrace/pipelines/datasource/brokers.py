@@ -266,7 +266,7 @@ class SourceTopics:
         """The sizes of partitions on the disks of their leaders."""
         wanted, deadline = list(partitions), self._cluster.deadline()
 
-        async def ask() -> dict[TopicPartition, int]:
+        async def attempt() -> dict[TopicPartition, int]:
             sizes: dict[TopicPartition, int] = {}
             for leader, led in (await self._cluster.by_leader(wanted, deadline)).items():
                 answer = await self._cluster.call(_sizes_request(led), deadline, leader)
@@ -277,7 +277,7 @@ class SourceTopics:
                 sizes |= _sizes(answer)
             return sizes
 
-        return self._link.run(self._cluster.retrying(ask, deadline))
+        return self._link.run(self._cluster.retrying(attempt, deadline))
 
     # -- groups
 

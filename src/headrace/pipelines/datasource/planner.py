@@ -149,7 +149,7 @@ class Planner:
     def aim_at_now(self) -> None:
         """Set the present end offsets as the end of the query."""
         self._found_at_s = None
-        self._target = self._ask_ends()
+        self._target = self._request_ends()
 
     def latest(self, start: StreamOffset, limits: MicroBatchLimits) -> StreamOffset:
         """The end offsets of the micro-batch that begins at `start`."""
@@ -161,7 +161,7 @@ class Planner:
                 # The offset that "latest" stands for must be in the checkpoint even if the first
                 # records fail.
                 return start
-        self._ends = self._ask_ends()
+        self._ends = self._request_ends()
         starts = self._still_valid(start)
         self._check_found(start.offsets)
         ends = self._reachable(starts, self._ends)
@@ -233,7 +233,7 @@ class Planner:
             )
         return start.without(recreated)
 
-    def _ask_ends(self) -> Offsets:
+    def _request_ends(self) -> Offsets:
         """The end offsets of the partitions that exist now."""
         now_s = self._clock.monotonic()
         if self._found_at_s is None or now_s - self._found_at_s >= DISCOVERY_S:

@@ -235,7 +235,7 @@ class _RangeReader:
         cluster, tp = self._cluster, self._tp
         deadline = cluster.deadline()
 
-        async def ask() -> PartitionData:
+        async def attempt() -> PartitionData:
             partition = await cluster.partition(tp, deadline)
             topic = cluster.known_topic(tp.topic)
             request = FetchRequest(
@@ -267,7 +267,7 @@ class _RangeReader:
             check(answer.error_code, subject=Subject("partition", f"{tp} at offset {offset}"))
             return answer
 
-        return await cluster.retrying(ask, deadline)
+        return await cluster.retrying(attempt, deadline)
 
     async def _check_topic_id(self, deadline: float) -> None:
         """Raise UnknownTopic if the topic of the range was deleted, even if it was recreated."""

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""The second pass of compaction over record batches: keep the latest record of every key.
+"""The second pass of compaction: keeps the latest record of every key, drops old tombstones.
 
 Rule: as in `key_table`, plain batches are filtered many at a time without the GIL, and the others
 one at a time by the caller. Offsets, producers and sequences of a batch never change.

@@ -52,7 +52,7 @@ def fetch_key_set(url: str) -> KeySet:
     return read_key_set(document)
 
 
-class TokenKeys:
+class JsonWebKeys:
     """The keys at one URL. Used on the event loop's thread only."""
 
     def __init__(self, url: str, refresh_ms: int, clock: Clock) -> None:
