@@ -69,11 +69,10 @@ class Store(RebalanceListener):
     def store(self, batch: Sequence[ConsumerRecord]) -> None:
         """Store what the records say, and how far they go, together or not at all."""
         ends = {
-            TopicPartition(position.topic, position.partition): position.offset + 1
-            for position in batch
+            TopicPartition(record.topic, record.partition): record.offset + 1 for record in batch
         }
         with self._database.transaction():
-            # Locked in one order by everybody, so that nobody waits for one who waits for him.
+            # Every consumer locks rows in this order, so that no two wait for each other.
             for tp, end in sorted(ends.items()):
                 if not self._database.execute(MOVE, (end, *tp, self._owner[tp])).rowcount:
                     raise Fenced(f"{tp} has a later owner than {self._owner[tp]}")

@@ -54,8 +54,7 @@ class Store(RebalanceListener):
     def store(self, batch: Sequence[ConsumerRecord]) -> None:
         """Store what the records say, and how far they go, together or not at all."""
         ends = {
-            TopicPartition(position.topic, position.partition): position.offset + 1
-            for position in batch
+            TopicPartition(record.topic, record.partition): record.offset + 1 for record in batch
         }
         with self._database:
             for tp, end in ends.items():

@@ -153,7 +153,6 @@ def test_a_client_that_pushes_its_metrics_is_held_to_its_subscription(
                 client_instance_id=wanted.client_instance_id,
                 subscription_id=subscription_id,
                 terminating=terminating,
-                metrics=b"otlp",
             )
             return int(wire.ask(request).error_code)
 
