@@ -74,13 +74,15 @@ class BrokerProcess:
         path.touch(0o600)
         path.write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
         command = [sys.executable, "-m", module, "broker", "--config", str(path)]
+        self._log = Path(self._directory.name, "broker.log")
         self.started = time.perf_counter()
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         ready = _READY.search(line)
         if ready is None:
-            raise SystemExit(f"the broker did not start: {line!r}")
+            raise SystemExit(f"the broker did not start: {line!r}\n{self._log.read_text()}")
         self.address = ready[1].rstrip(b",").decode()
         self._psutil = psutil.Process(self._process.pid)
 
@@ -95,6 +97,9 @@ class BrokerProcess:
     ) -> None:
         self._process.terminate()
         self._process.wait(30)
+        for line in self._log.read_text().splitlines():
+            if " INFO " not in line:
+                print(line, file=sys.stderr)
         self._directory.cleanup()
 
     @property
