@@ -106,7 +106,18 @@ def session(
         os.environ[PARALLELISM_VARIABLE] = str(tasks)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    found = builder.getOrCreate()
+    _activate(found)
+    return found
+
+
+def _activate(spark: "SparkSession") -> None:
+    """Make the session that of this thread too: Spark looks for the data sources of Python there,
+    and a thread other than the one that made the session has none.
+    """
+    jvm = spark._jvm
+    assert jvm is not None
+    spark._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _shipped() -> Path:
