@@ -8,7 +8,7 @@ from headrace import Admin, Producer, TopicPartition
 from headrace.console.app import ConsoleSettings
 from headrace.console.cluster_access import ClusterConnection
 from tests.compat.apache import apache_kafka
-from tests.integration.console.conftest import RunningConsole
+from tests.integration.console.watched_pages import RunningConsole
 
 
 @pytest.mark.timeout(300)

@@ -130,9 +130,7 @@ def console(
     declared = [_declared(file) for file in pipelines]
     runs = None
     if declared or directories:
-        dead_letters = {name: topic for name, _, topic in declared if topic}
-        notes = [directory for _, directory, _ in declared]
-        runs = PipelineRuns(notes, directories, SystemClock(), dead_letters)
+        runs = PipelineRuns(declared, directories, SystemClock())
     settings = ConsoleSettings(
         connection,
         signs_in=connection.uses_sasl and not no_sign_in,
@@ -211,15 +209,10 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _declared(file: Path) -> tuple[str, Path, str]:
-    """A pipeline's name, the directory of its run's state, and its dead-letter topic if any."""
+def _declared(file: Path) -> Path:
+    """The directory of the state of a pipeline's runs."""
     # PyYAML takes long to import, and is only needed for pipelines.
     from headrace.cli.pipeline import load_pipeline  # noqa: PLC0415
     from headrace.pipelines.locations import notes_directory  # noqa: PLC0415
 
-    found = load_pipeline(file)
-    return (
-        found.name,
-        notes_directory(found),
-        found.dead_letters.topic if found.dead_letters else "",
-    )
+    return notes_directory(load_pipeline(file))

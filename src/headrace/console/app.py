@@ -89,7 +89,6 @@ def create_app(settings: ConsoleSettings, clock: Clock | None = None) -> Starlet
         pipelines=settings.pipelines,
         interval_s=settings.interval_s,
     )
-
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         tasks = TaskScope("console")
@@ -101,6 +100,7 @@ def create_app(settings: ConsoleSettings, clock: Clock | None = None) -> Starlet
             yield
         finally:
             await tasks.close()
+            await console.replays.close()
             await console.sessions.close()
             if console.everybody is not None:
                 await console.everybody.close()

@@ -1,10 +1,13 @@
 """The newest dead letters of a pipeline, with the reasons that its decoder gave them."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.client.admin.topics import EARLIEST, LATEST
 from headrace.console.cluster_access import ClusterAccess
+from headrace.console.dead_letter_replay import HEADER_PREFIX
+from headrace.console.record_views import record_path
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.types import TopicPartition
 
@@ -12,7 +15,6 @@ LETTERS_MAX = 20
 _PARTITIONS_MAX = 64
 _READ_S_MAX = 4.0
 _VALUE_BYTES_MAX = 200
-_PREFIX = "headrace."
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class DeadLetter:
     origin: str
     timestamp_ms: int
     value: str
+    path: str = ""
 
 
 async def newest_dead_letters(access: ClusterAccess, topic: str) -> list[DeadLetter]:
@@ -58,18 +61,28 @@ def _letter(record: ConsumerRecord) -> DeadLetter:
     headers = {
         name: (value or b"").decode(errors="backslashreplace")
         for name, value in record.headers
-        if name.startswith(_PREFIX)
+        if name.startswith(HEADER_PREFIX)
     }
     value = record.value or b""
     text = value[:_VALUE_BYTES_MAX].decode(errors="backslashreplace")
     origin = " ".join(
-        headers[_PREFIX + part]
+        headers[HEADER_PREFIX + part]
         for part in ("topic", "partition", "offset")
-        if _PREFIX + part in headers
+        if HEADER_PREFIX + part in headers
     )
     return DeadLetter(
-        headers.get(f"{_PREFIX}reason", "no reason is given"),
+        headers.get(f"{HEADER_PREFIX}reason", "no reason is given"),
         origin,
         record.timestamp,
         text + ("…" if len(value) > _VALUE_BYTES_MAX else ""),
+        _path(headers),
     )
+
+
+def _path(headers: Mapping[str, str]) -> str:
+    """The address of the original record; empty if the letter does not name it."""
+    topic = headers.get(f"{HEADER_PREFIX}topic", "")
+    numbers = [headers.get(HEADER_PREFIX + part, "") for part in ("partition", "offset")]
+    if not topic or not all(part.isascii() and part.isdigit() for part in numbers):
+        return ""
+    return record_path(topic, int(numbers[0]), int(numbers[1]))

@@ -1,7 +1,7 @@
 """The runs of pipelines on this machine, read from the notes beside their checkpoints."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +31,7 @@ class PipelineRuns:
         notes: Iterable[Path],
         directories: Iterable[Path],
         clock: Clock,
-        dead_letters: Mapping[str, str] | None = None,
     ) -> None:
-        # The dead-letter topics of pipelines, as far as their files were given.
-        self.dead_letters = dead_letters or {}
         self._notes = tuple(notes)
         self._directories = tuple(directories)
         self._clock = clock

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.console.dead_letter_replay import Replays
 from headrace.console.sessions import CsrfTokens, Sessions, SignInLimit, new_token
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 LIVE_HEADER = "x-headrace-live"
 _TOKEN_CHARS_MAX = 100
 # Asked for without a sign-in.
-_OPEN_PATHS = ("/sign-in", "/static/", "/healthz", "/favicon.ico")
+_OPEN_PATHS = ("/sign-in", "/oidc/", "/static/", "/healthz", "/favicon.ico")
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class Console:
     everybody: ClusterAccess | None = None
     # None if the console was given no pipelines.
     pipelines: PipelineRuns | None = None
+    replays: Replays = field(default_factory=Replays)
     interval_s: float = 2.0
     # The event streams that are open now.
     streams: int = 0
@@ -115,14 +117,22 @@ class ViewerGate:
         return Viewer(token or new_token(), session.access if session else None)
 
 
-def cookie_text(name: str, value: str, scheme: str, max_age_s: int | None = None) -> str:
+def cookie_text(
+    name: str,
+    value: str,
+    scheme: str,
+    max_age_s: int | None = None,
+    *,
+    path: str = "/",
+    same_site: str = "Strict",
+) -> str:
     """A Set-Cookie header: not for scripts nor other sites, and only over TLS where there is."""
     cookie: SimpleCookie = SimpleCookie()
     cookie[name] = value
     morsel = cookie[name]
-    morsel["path"] = "/"
+    morsel["path"] = path
     morsel["httponly"] = True
-    morsel["samesite"] = "Strict"
+    morsel["samesite"] = same_site
     if scheme == "https":
         morsel["secure"] = True
     if max_age_s is not None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 from playwright.sync_api import Error as BrowserError
 
 from headrace import Admin, Producer, TopicPartition
@@ -15,8 +15,8 @@ from headrace.console.cluster_access import ClusterConnection
 from headrace.console.pipeline_runs import PipelineRuns
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.run_state import RunPhase, locked, new_state, write_state
-from headrace.testing.time_limits import scaled
-from tests.integration.console.conftest import RunningConsole
+from headrace.pipelines.spec.part_graph import PartGraph, PartNode
+from tests.integration.console.watched_pages import RunningConsole, WatchedPage
 from tests.support import BrokerProcess
 
 # Names that would run, hide or stretch a page if they could.
@@ -41,6 +41,7 @@ PAGES = (
     "/transactions?all=1&hanging=1",
     "/pipelines",
     "/pipelines/shop",
+    "/pipelines/shop/replay",
     "/users",
     "/acls",
     "/roles",
@@ -71,48 +72,26 @@ def busy_console(
     notes = directory / "shop" / "_headrace"
     lake = QueryProgress("lake", batch=4, batches=5, rows_in=70, rows_out=68, batch_ms=300, lag=2)
     dead = QueryProgress("dead-letters-orders", rows_in=2, rows_out=2)
-    state = new_state("shop", master="local[2]", available_now=False)
+    parts = (PartNode("dead", "dead-letters", "orders", "topic dead", ("orders-dead",)),)
+    state = new_state("shop", master="local[2]", available_now=False, graph=PartGraph(parts))
     with locked(notes, "shop"):
         write_state(notes, replace(state, phase=RunPhase.RUNNING, queries=(lake, dead)))
         settings = ConsoleSettings(
             ClusterConnection(shared_broker.address),
             interval_s=0.2,
-            pipelines=PipelineRuns(
-                (), (Path(directory),), SystemClock(), dead_letters={"shop": "orders-dead"}
-            ),
+            pipelines=PipelineRuns((), (Path(directory),), SystemClock()),
         )
         with RunningConsole(settings) as running:
             running.wait_for("/groups", "shop.lake")
             yield running
 
 
-class WatchedPage:
-    """A page of a browser that notes what goes wrong in it."""
-
-    def __init__(self, browser: Browser, console: RunningConsole, width: int, scheme: str) -> None:
-        self._console = console
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if scheme == "dark" else "light",
-        )
-        self.context.set_default_timeout(scaled(15) * 1000)
-        self.page: Page = self.context.new_page()
-        self.faults: list[str] = []
-        self.page.on("console", lambda message: self.faults.append(message.text))
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.faults.append(f"dialog {dialog.message}"))
-        self.page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith(console.url)
-                else self.faults.append(f"asked for {request.url}")
-            ),
-        )
+class ConsolePage(WatchedPage):
+    """A page of this console, whose group is found by its link: no address of it is known."""
 
     def open(self, path: str) -> None:
         if path.startswith("/group") and path != "/groups":
-            self.page.goto(self._console.url + "/groups")
+            super().open("/groups")
             self.page.get_by_role("link", name="onerror").click()
             self.page.wait_for_url("**/group?*")
             if path != "/group":
@@ -120,20 +99,14 @@ class WatchedPage:
                 self.page.get_by_role("link", name=label).click()
                 self.page.wait_for_url(f"**{path}?*")
         else:
-            self.page.goto(self._console.url + path)
-
-    @property
-    def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
-        width: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        return width
+            super().open(path)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])
 def test_no_page_fails_or_is_too_wide(
     browser: Browser, busy_console: RunningConsole, width: int, scheme: str
 ) -> None:
-    watched = WatchedPage(browser, busy_console, width, scheme)
+    watched = ConsolePage(browser, busy_console, width, scheme)
     too_wide, untitled = {}, []
     for path in PAGES:
         watched.open(path)
@@ -155,7 +128,7 @@ def test_dead_letters_are_shown_with_their_reasons(busy_console: RunningConsole)
 def test_pages_live_and_keys_work(
     browser: Browser, busy_console: RunningConsole, shared_broker: BrokerProcess
 ) -> None:
-    watched = WatchedPage(browser, busy_console, 1440, "light")
+    watched = ConsolePage(browser, busy_console, 1440, "light")
     page = watched.page
     watched.open("/topics")
     page.keyboard.press("Tab")

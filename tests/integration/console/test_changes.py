@@ -6,8 +6,8 @@ import pytest
 
 from headrace import Admin, Producer, TopicPartition
 from headrace.client.admin.topics import LATEST
-from tests.integration.console.conftest import RunningConsole
 from tests.integration.console.http_viewer import HttpViewer
+from tests.integration.console.watched_pages import RunningConsole
 from tests.support import BrokerProcess
 
 

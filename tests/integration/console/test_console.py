@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from headrace.cli.certificate_authority import CertificateAuthority
 from headrace.testing.time_limits import scaled
-from tests.integration.console.conftest import RunningConsole
+from tests.integration.console.watched_pages import RunningConsole
 from tests.support import BrokerProcess, headrace_command
 
 

@@ -17,7 +17,7 @@ from headrace.console.pages.message_streams import SEARCHES_MAX
 from headrace.testing import Broker
 from headrace.testing.time_limits import scaled, wait_until
 from tests.integration.client.feeding import create_topic, feed
-from tests.integration.console.conftest import RunningConsole
+from tests.integration.console.watched_pages import RunningConsole
 from tests.support import BrokerProcess
 
 HOSTILE = [

@@ -4,9 +4,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.integration.client.feeding import create_topic, feed
-from tests.integration.console.conftest import RunningConsole
-from tests.integration.console.test_browser import WatchedPage
 from tests.integration.console.test_messages import HOSTILE
+from tests.integration.console.watched_pages import RunningConsole, WatchedPage
 from tests.support import BrokerProcess
 
 TOPIC = "hostile"

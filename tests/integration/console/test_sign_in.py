@@ -9,8 +9,8 @@ from headrace.console.app import ConsoleSettings
 from headrace.console.cluster_access import ClusterConnection
 from headrace.console.sessions import FAILURES_MAX
 from headrace.testing import Broker
-from tests.integration.console.conftest import RunningConsole
 from tests.integration.console.http_viewer import HttpViewer, Page
+from tests.integration.console.watched_pages import RunningConsole
 
 ALICE = "alice-secret"
 

@@ -1,56 +1,39 @@
-"""Pipelines on Spark: their runs, rates and lag, and each drawn as a graph."""
-
-from dataclasses import dataclass
+"""Pipelines on Spark: their runs, batches and lag, each drawn as a graph, and dead letters."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.client.errors import TimedOut
+from headrace.console.dead_letter_replay import pending_letters, replay_group
 from headrace.console.dead_letters import DeadLetter, newest_dead_letters
-from headrace.console.errors import not_found, words_of
+from headrace.console.errors import RequestRefused, not_found, words_of
+from headrace.console.forms import read_form
+from headrace.console.pipeline_graph import drawing_of
 from headrace.console.pipeline_runs import FoundRuns
-from headrace.console.rendering import page
+from headrace.console.rendering import page, redirect, segment
 from headrace.console.viewers import LIVE_HEADER, access_of, console_of
-from headrace.errors import KafkaError
+from headrace.errors import HeadraceError, KafkaError
 from headrace.monitoring.cluster_status import ClusterStatus
-from headrace.pipelines.run.progress import QueryProgress
+from headrace.pipelines.run.progress import BatchProgress, QueryProgress
 from headrace.pipelines.run.run_state import RunState
 
-_DEAD_LETTERS = "dead-letters-"
-_BOX_WIDTH, _BOX_HEIGHT, _GAP_X, _GAP_Y = 190, 44, 90, 18
-_NODES_MAX = 40
-
-
-@dataclass(frozen=True, slots=True)
-class GraphNode:
-    """A box of the graph: a topic, a query or a sink, with a line of figures."""
-
-    x: int
-    y: int
-    kind: str
-    name: str
-    detail: str
-    path: str = ""
-
-    @property
-    def short(self) -> str:
-        return self.name if len(self.name) <= 24 else f"{self.name[:23]}…"
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """A drawing of a pipeline: boxes, and the paths of the arrows between them."""
-
-    width: int
-    height: int
-    nodes: tuple[GraphNode, ...]
-    arrows: tuple[str, ...]
+_BATCHES_SHOWN = 40
 
 
 async def _found(request: Request) -> FoundRuns | None:
     pipelines = console_of(request).pipelines
     return None if pipelines is None else await pipelines.read()
+
+
+async def _run_of(request: Request) -> RunState:
+    """The run that the path names; 404 if there is none."""
+    name = request.path_params["name"]
+    found = await _found(request)
+    run = next((run for run in found.runs if run.pipeline == name), None) if found else None
+    if run is None:
+        raise not_found("pipeline", name, "see the list of pipelines")
+    return run
 
 
 async def pipelines(request: Request) -> Response:
@@ -61,15 +44,9 @@ async def pipelines(request: Request) -> Response:
 
 async def pipeline(request: Request) -> Response:
     """`GET /pipelines/{name}`."""
-    name = request.path_params["name"]
-    found = await _found(request)
-    run = next((run for run in found.runs if run.pipeline == name), None) if found else None
-    if run is None:
-        raise not_found("pipeline", name, "see the list of pipelines")
+    run = await _run_of(request)
     access = access_of(request)
-    state = access.state
-    pipelines = console_of(request).pipelines
-    topic = pipelines.dead_letters.get(name, "") if pipelines else ""
+    topic = dead_letter_topic(run)
     letters: list[DeadLetter] = []
     missing = ""
     # Not at every sample: the page keeps those that it was opened with.
@@ -81,15 +58,38 @@ async def pipeline(request: Request) -> Response:
     return page(
         request,
         "pipeline.html",
-        title=name,
+        title=run.pipeline,
         run=run,
-        graph=graph(run, state),
+        graph=drawing_of(run),
+        batches=newest_batches(run),
+        reasons=reasons_of(run),
         dead_letter_topic=topic,
         letters=letters,
         missing=missing,
-        dead_letters=[query for query in run.queries if query.name.startswith(_DEAD_LETTERS)],
-        groups={query.name: _group(run, query, state) for query in run.queries},
+        groups={query.name: _group(run, query, access.state) for query in run.queries},
     )
+
+
+def dead_letter_topic(run: RunState) -> str:
+    """The topic of the dead letters of a run; empty if it has none."""
+    topics = [node.topics for node in run.graph.nodes if node.kind == "dead-letters"]
+    return topics[0][0] if topics and topics[0] else ""
+
+
+def newest_batches(run: RunState) -> list[tuple[QueryProgress, BatchProgress]]:
+    """The newest batches of all queries, the newest first."""
+    found = [(query, batch) for query in run.queries for batch in query.recent]
+    found.sort(key=lambda pair: (pair[1].started, pair[1].batch), reverse=True)
+    return found[:_BATCHES_SHOWN]
+
+
+def reasons_of(run: RunState) -> list[tuple[str, int]]:
+    """The dead letters of a run by kind of reason, the most frequent first."""
+    counts: dict[str, int] = {}
+    for query in run.queries:
+        for reason, count in query.reasons.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def _group(run: RunState, query: QueryProgress, state: ClusterStatus | None) -> str:
@@ -98,49 +98,52 @@ def _group(run: RunState, query: QueryProgress, state: ClusterStatus | None) -> 
     return name if state and name in state.groups else ""
 
 
-def graph(run: RunState, state: ClusterStatus | None) -> Graph:
-    """The topics that queries read, the queries, and their sinks, from left to right."""
-    queries = run.queries[:_NODES_MAX]
-    sources: dict[str, list[int]] = {}
-    for number, query in enumerate(queries):
-        group = state.groups.get(f"{run.pipeline}.{query.name}") if state else None
-        for topic in (group.topics if group else ())[:_NODES_MAX]:
-            sources.setdefault(topic, []).append(number)
-    rows = max(len(queries), len(sources), 1)
-    height = rows * (_BOX_HEIGHT + _GAP_Y) - _GAP_Y + 2
+async def replay(request: Request) -> Response:
+    """`GET` and `POST /pipelines/{name}/replay`: what it would write, its start, its progress."""
+    run = await _run_of(request)
+    access, replays = access_of(request), console_of(request).replays
+    topic = dead_letter_topic(run)
+    if not topic:
+        raise RequestRefused(404, f"pipeline {run.pipeline} keeps no dead letters")
+    path = f"/pipelines/{segment(run.pipeline)}/replay"
+    error: HeadraceError | None = None
+    if request.method == "POST":
+        form = await read_form(request)
+        newest = replays.find(access, run.pipeline)
+        try:
+            if form.text("action") == "cancel":
+                if newest is not None:
+                    newest.cancel()
+                return redirect(request, path)
+            form.confirm(run.pipeline)
+            replays.begin(access, run.pipeline, topic)
+            return redirect(request, path)
+        except HeadraceError as refused:
+            error = refused
+    newest = replays.find(access, run.pipeline)
+    pending = None
+    if newest is None or newest.phase != "running":
+        try:
+            pending = await pending_letters(access, run.pipeline, topic)
+        except (KafkaError, TimedOut) as failure:
+            error = error or failure
+    return page(
+        request,
+        "pipeline_replay.html",
+        title=f"Replay dead letters of {run.pipeline}",
+        status=400 if request.method == "POST" else 200,
+        run=run,
+        topic=topic,
+        group=replay_group(run.pipeline),
+        replay=newest,
+        pending=pending,
+        reasons=reasons_of(run),
+        error=error,
+    )
 
-    def top(number: int, count: int) -> int:
-        taken = count * (_BOX_HEIGHT + _GAP_Y) - _GAP_Y
-        return 1 + (height - 2 - taken) // 2 + number * (_BOX_HEIGHT + _GAP_Y)
 
-    columns = [1 + column * (_BOX_WIDTH + _GAP_X) for column in range(3)]
-    nodes: list[GraphNode] = []
-    arrows: list[str] = []
-    for place, (topic, readers) in enumerate(sources.items()):
-        y = top(place, len(sources))
-        nodes.append(GraphNode(columns[0], y, "topic", topic, "topic", f"/topics/{topic}"))
-        arrows += [
-            _arrow(columns[0], y, columns[1], top(reader, len(queries))) for reader in readers
-        ]
-    for number, query in enumerate(queries):
-        y = top(number, len(queries))
-        is_dead = query.name.startswith(_DEAD_LETTERS)
-        rate = f"{query.rows_per_second:,.0f} rows/s"
-        nodes.append(GraphNode(columns[1], y, "query", query.name, rate))
-        arrows.append(_arrow(columns[1], y, columns[2], y))
-        written = "rows not counted" if query.rows_out is None else f"{query.rows_out:,} rows"
-        kind = "dead" if is_dead else "sink"
-        sink = "dead letters" if is_dead else query.name
-        nodes.append(GraphNode(columns[2], y, kind, sink, written))
-    return Graph(columns[2] + _BOX_WIDTH + 1, height, tuple(nodes), tuple(arrows))
-
-
-def _arrow(left: int, y: int, right: int, to_y: int) -> str:
-    """A curve from the right edge of a box to the left edge of another."""
-    start, end = left + _BOX_WIDTH, right - 6
-    middle = (start + end) // 2
-    y, to_y = y + _BOX_HEIGHT // 2, to_y + _BOX_HEIGHT // 2
-    return f"M{start},{y} C{middle},{y} {middle},{to_y} {end},{to_y}"
-
-
-ROUTES = [Route("/pipelines", pipelines), Route("/pipelines/{name}", pipeline)]
+ROUTES = [
+    Route("/pipelines", pipelines),
+    Route("/pipelines/{name}", pipeline),
+    Route("/pipelines/{name}/replay", replay, methods=["GET", "POST"]),
+]
