@@ -64,7 +64,7 @@ def stop_on_bugs(loop: asyncio.AbstractEventLoop, on_bug: OnBug) -> None:
             return
         where, error = bug
         logger.critical(
-            "bug in %s: this broker stops with status %d, to be started again from its files",
+            "bug in %s: this process stops with status %d, to be started again",
             where,
             EXIT_BUG,
             exc_info=error,

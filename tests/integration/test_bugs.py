@@ -60,7 +60,7 @@ def test_a_bug_in_a_task_ends_the_process_with_status_70(
     wait_until(lambda: not broker.is_running, 30, "the broker has ended")
     with pytest.raises(BrokerError, match="had ended by itself with status 70"):
         broker.close()
-    assert "CRITICAL bug in task in-sync replicas: this broker stops with status 70" in broker.log
+    assert "CRITICAL bug in task in-sync replicas: this process stops with status 70" in broker.log
     assert "in mark_all_due" in broker.log
     assert "AssertionError: planted" in broker.log
 

@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import IO, Any
 
 _LOOPBACK = "127.0.0.1"
 _STOP_S_MAX = 5.0
 _POLL_S = 0.1
+# A console that ends again and again has a bug that a start does not mend.
+_RESTARTS_MAX = 3
 # A cluster that was not reached after this time is shown as one that does not answer.
 _START_S_MAX = 60.0
 
@@ -31,39 +33,88 @@ def console_beside(
     signs_in: bool,
 ) -> Iterator[str]:
     """Run a console of these brokers at a socket; its URL. It ends with the block."""
-    command = [sys.executable, "-P", "-m", "headrace.cli.console_process"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(listening.fileno(),),
-        # Ctrl-C is for the brokers; the console ends when they have ended.
-        process_group=0,
-    )
-    assert process.stdin is not None
     document = {
         "bootstrap": bootstrap,
         "properties": dict(properties),
         "signs_in": signs_in,
         "descriptor": listening.fileno(),
     }
-    port = listening.getsockname()[1]
+    console = _SupervisedConsole(document, listening)
     try:
-        with suppress(BrokenPipeError):  # It has ended already, and said why.
-            process.stdin.write(json.dumps(document).encode() + b"\n")
-            process.stdin.flush()
-        # Only its own process answers at the port from now on.
-        listening.close()
-        yield f"http://{_LOOPBACK}:{port}"
+        yield f"http://{_LOOPBACK}:{listening.getsockname()[1]}"
     finally:
+        console.close()
+
+
+class _SupervisedConsole:
+    """The process of a console, started again when it ends by itself, and not for ever."""
+
+    def __init__(self, document: Mapping[str, Any], listening: socket.socket) -> None:
+        self._document = json.dumps(document).encode() + b"\n"
+        # Kept for the next process: browsers that come in between wait for it.
+        self._listening = listening
+        self._lock = threading.Lock()
+        self._is_closing = False
+        self._process = self._started()
+        threading.Thread(target=self._supervise, name="console", daemon=True).start()
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._is_closing = True
+            process = self._process
         with suppress(BrokenPipeError):
-            process.stdin.close()
+            self._input_of(process).close()
         process.terminate()
         try:
             process.wait(_STOP_S_MAX)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        self._listening.close()
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "headrace.cli.console_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(self._listening.fileno(),),
+            # Ctrl-C is for the brokers; the console ends when they have ended.
+            process_group=0,
+        )
+        with suppress(BrokenPipeError):  # It has ended already, and said why.
+            self._input_of(process).write(self._document)
+            self._input_of(process).flush()
+        return process
+
+    @staticmethod
+    def _input_of(process: "subprocess.Popen[bytes]") -> IO[bytes]:
+        assert process.stdin is not None
+        return process.stdin
+
+    def _supervise(self) -> None:
+        for _ in range(_RESTARTS_MAX):
+            status = self._process.wait()
+            with self._lock:
+                if self._is_closing:
+                    return
+                _say(f"the console ended with status {status} and is started again")
+                with suppress(OSError):
+                    self._input_of(self._process).close()
+                self._process = self._started()
+        status = self._process.wait()
+        with self._lock:
+            if not self._is_closing:
+                _say(
+                    f"the console ended with status {status} once more and is not started again;"
+                    " `headrace console` starts one, and the brokers go on"
+                )
+                self._listening.close()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"headrace: {text}\n")
+    sys.stderr.flush()
 
 
 def main() -> None:

@@ -3,16 +3,19 @@
 import asyncio
 import ipaddress
 import logging
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 import uvicorn
 
 from headrace.console.app import ConsoleSettings, create_app
 from headrace.errors import ConfigError
 from headrace.net.ports import listen
+from headrace.tasks import EXIT_BUG, stop_on_bugs
 
 # Pages and event streams of all viewers.
 CONNECTIONS_MAX = 512
@@ -91,7 +94,10 @@ def serve(
     listening: socket.socket,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve the console until SIGINT or SIGTERM."""
+    """Serve the console until SIGINT or SIGTERM.
+
+    A bug in one of its tasks ends the process with status 70; one in a page is its answer alone.
+    """
     port = listening.getsockname()[1]
     app = create_app(replace(settings, port=port))
     try:
@@ -123,4 +129,15 @@ def serve(
         ) from None
     on_ready(url_of(server, listening))
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(uvicorn.Server(config).serve(sockets=[listening]))
+        runner.run(_serve(uvicorn.Server(config), listening))
+
+
+async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
+    stop_on_bugs(asyncio.get_running_loop(), lambda _where, _error: _exit_on_bug())
+    await server.serve(sockets=[listening])
+
+
+def _exit_on_bug() -> NoReturn:
+    """End the process at once: its stack is in the log, and its tasks are not to be trusted."""
+    logging.shutdown()
+    os._exit(EXIT_BUG)
