@@ -123,6 +123,8 @@ TESTED_ELSEWHERE = {
     "console/app.py": "integration/console/test_console.py",
     "console/cluster_access.py": "integration/console/test_console.py",
     "console/dead_letter_replay.py": "integration/console/test_pipelines.py",
+    "console/oidc.py": "integration/console/test_oidc.py",
+    "console/oidc_settings.py": "integration/console/test_oidc.py",
     "console/offset_resets.py": "integration/console/test_changes.py",
     "console/pages/brokers.py": "integration/console/test_browser.py",
     "console/pages/groups.py": "integration/console/test_changes.py",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 9080
 PIPELINES_DIRECTORY = "headrace-pipelines"
 EXTRA = "headrace[console]"
-_PACKAGES = ("jinja2", "starlette", "uvicorn")
+_PACKAGES = ("authlib", "jinja2", "starlette", "uvicorn")
 
 
 @click.command(
@@ -32,6 +32,8 @@ _PACKAGES = ("jinja2", "starlette", "uvicorn")
         "headrace console",
         "headrace console -b broker1:9092,broker2:9092 --pipeline orders.yaml",
         "headrace console --client-config client.properties",
+        "headrace console --client-config client.properties --oidc-issuer https://login.example.com"
+        " --oidc-client-id headrace-console",
         "headrace console --listen 0.0.0.0:9443 --ssl-certfile c.pem --ssl-keyfile k.pem",
     ),
 )
@@ -87,6 +89,38 @@ _PACKAGES = ("jinja2", "starlette", "uvicorn")
     is_flag=True,
     help="Serve other machines without a sign-in or without TLS.",
 )
+@click.option(
+    "--oidc-issuer",
+    metavar="URL",
+    help="Viewers sign in at this OpenID provider, and log in to the brokers with its tokens.",
+)
+@click.option("--oidc-client-id", metavar="ID", help="The client that the console is there.")
+@click.option(
+    "--oidc-client-secret-file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="The secret of that client; without it the console is a public client.",
+)
+@click.option(
+    "--oidc-scope",
+    "oidc_scopes",
+    multiple=True,
+    metavar="SCOPE",
+    help="A scope to ask for beside `openid`, such as offline_access; may be repeated.",
+)
+@click.option(
+    "--oidc-token",
+    type=click.Choice(["access", "id"]),
+    default="access",
+    show_default=True,
+    help="The token that the brokers get.",
+)
+@click.option(
+    "--oidc-ca-file",
+    type=click.Path(dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Certificates to check the provider's with, PEM, instead of the known ones.",
+)
 @pipelines_option
 @click.option(
     "--pipelines-dir",
@@ -106,6 +140,12 @@ def console(
     hosts: tuple[str, ...],
     proxy: str | None,
     insecure: bool,
+    oidc_issuer: str | None,
+    oidc_client_id: str | None,
+    oidc_client_secret_file: Path | None,
+    oidc_scopes: tuple[str, ...],
+    oidc_token: str,
+    oidc_ca_file: str | None,
     pipelines: tuple[Path, ...],
     directories: tuple[Path, ...],
     bootstrap: str,
@@ -122,6 +162,7 @@ def console(
         )
     from headrace.console.app import ConsoleSettings  # noqa: PLC0415
     from headrace.console.cluster_access import ClusterConnection  # noqa: PLC0415
+    from headrace.console.oidc_settings import OidcSettings  # noqa: PLC0415
     from headrace.console.pipeline_runs import PipelineRuns  # noqa: PLC0415
     from headrace.console.server import ServerSettings  # noqa: PLC0415
 
@@ -131,11 +172,27 @@ def console(
     runs = None
     if declared or directories:
         runs = PipelineRuns(declared, directories, SystemClock())
+    oidc = None
+    if oidc_issuer or oidc_client_id:
+        if not (oidc_issuer and oidc_client_id):
+            raise click.UsageError("--oidc-issuer and --oidc-client-id need each other.")
+        if not connection.uses_sasl or no_sign_in:
+            raise click.UsageError("--oidc-issuer needs brokers with SASL, and a sign-in.")
+        secret = oidc_client_secret_file
+        oidc = OidcSettings(
+            oidc_issuer,
+            oidc_client_id,
+            secret.read_text().strip() if secret else None,
+            ("openid", *(scope for scope in oidc_scopes if scope != "openid")),
+            "id_token" if oidc_token == "id" else "access_token",
+            oidc_ca_file,
+        )
     settings = ConsoleSettings(
         connection,
         signs_in=connection.uses_sasl and not no_sign_in,
         hosts=(*hosts, host),
         pipelines=runs,
+        oidc=oidc,
     )
     server = ServerSettings(
         host, port, certificate, key, key_password, proxy, is_insecure_allowed=insecure
@@ -149,7 +206,8 @@ def run(settings: ConsoleSettings, server: ServerSettings) -> None:
 
     server.check(signs_in=settings.signs_in)
     # Wrong properties are an error now, not of the first viewer.
-    settings.connection.arguments("admin", *(("", "") if settings.signs_in else ()))
+    if settings.oidc is None or settings.connection.takes_passwords:
+        settings.connection.arguments("admin", *(("", "") if settings.signs_in else ()))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     if server.is_insecure_allowed and not is_loopback(server.host):
         lacking = " and ".join(

@@ -36,6 +36,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.console import live
 from headrace.console.cluster_access import ClusterAccess, ClusterConnection
 from headrace.console.error_pages import on_bug, on_error, on_http_error
+from headrace.console.oidc_settings import OidcSettings
 from headrace.console.pages import (
     brokers,
     groups,
@@ -75,6 +76,7 @@ class ConsoleSettings:
     port: int = 0
     interval_s: float = INTERVAL_S
     pipelines: PipelineRuns | None = None
+    oidc: OidcSettings | None = None
 
 
 def create_app(settings: ConsoleSettings, clock: Clock | None = None) -> Starlette:
@@ -89,6 +91,12 @@ def create_app(settings: ConsoleSettings, clock: Clock | None = None) -> Starlet
         pipelines=settings.pipelines,
         interval_s=settings.interval_s,
     )
+    if settings.oidc is not None:
+        # Its library is loaded where it is used only.
+        from headrace.console.oidc import OidcProvider  # noqa: PLC0415
+
+        console.oidc = OidcProvider(settings.oidc, clock)
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         tasks = TaskScope("console")

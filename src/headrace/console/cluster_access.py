@@ -14,6 +14,7 @@ from headrace.errors import ConfigError
 from headrace.monitoring.cluster_history import ClusterHistory
 from headrace.monitoring.cluster_status import ClusterStatus
 from headrace.monitoring.sampler import INTERVAL_S, Sampler
+from headrace.net.sasl_login import TokenProvider
 
 CLIENT_ID = "headrace-console"
 # A page must answer while brokers are away: it says then what is missing.
@@ -45,19 +46,32 @@ class ClusterConnection:
         """Whether the brokers ask for a login."""
         return self.properties.get("security.protocol", "").upper().startswith("SASL_")
 
+    @property
+    def takes_passwords(self) -> bool:
+        """Whether viewers can sign in with a password: the mechanism has them, or none is given."""
+        return self.properties.get("sasl.mechanism", MECHANISM) in _PASSWORD_MECHANISMS
+
     def arguments(
-        self, kind: ClientKind, user: str | None = None, password: str | None = None
+        self,
+        kind: ClientKind,
+        user: str | None = None,
+        password: str | None = None,
+        tokens: TokenProvider | None = None,
     ) -> dict[str, Any]:
         """The options of a client, which logs in as the user if there is one."""
         properties = dict(self.properties)
         if user is not None:
             for name in _LOGIN:
                 properties.pop(name, None)
+        if tokens is not None:
+            properties["sasl.mechanism"] = "OAUTHBEARER"
+        elif user is not None:
             mechanism = properties.setdefault("sasl.mechanism", MECHANISM)
             if mechanism not in _PASSWORD_MECHANISMS:
                 raise ConfigError(
                     f"nobody can sign in with sasl.mechanism={mechanism}, which has no passwords",
-                    advice=f"give one of {', '.join(_PASSWORD_MECHANISMS)}, or --no-sign-in",
+                    advice=f"give one of {', '.join(_PASSWORD_MECHANISMS)}, or --oidc-issuer, or"
+                    " --no-sign-in",
                 )
         arguments: dict[str, Any] = {
             **from_properties(properties, kind),
@@ -65,7 +79,9 @@ class ClusterConnection:
             "client_id": CLIENT_ID,
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
         }
-        if user is not None:
+        if tokens is not None:
+            arguments["sasl_oauth_token_provider"] = tokens
+        elif user is not None:
             arguments |= {"sasl_username": user, "sasl_password": password}
         return arguments
 
@@ -82,12 +98,14 @@ class ClusterAccess:
         user: str | None = None,
         password: str | None = None,
         *,
+        tokens: TokenProvider | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self.user = user
         self._connection = connection
         self._password = password
-        self.admin = aio.Admin(**connection.arguments("admin", user, password))
+        self._tokens = tokens
+        self.admin = aio.Admin(**self._arguments("admin"))
         self.sampler = Sampler(self.admin, interval_s=interval_s)
         self.is_closed = False
 
@@ -106,7 +124,7 @@ class ClusterAccess:
 
     def consumer_arguments(self) -> dict[str, Any]:
         """The options of a consumer of this user without a group."""
-        arguments = self._connection.arguments("consumer", self.user, self._password)
+        arguments = self._arguments("consumer")
         arguments.pop("group_id", None)
         return arguments
 
@@ -116,8 +134,11 @@ class ClusterAccess:
 
     def producer(self, **options: Any) -> aio.Producer:
         """A producer of this user."""
-        arguments = self._connection.arguments("producer", self.user, self._password)
+        arguments = self._arguments("producer")
         return aio.Producer(**(arguments | options))
+
+    def _arguments(self, kind: ClientKind) -> dict[str, Any]:
+        return self._connection.arguments(kind, self.user, self._password, self._tokens)
 
     async def close(self) -> None:
         """End the samples and close the connections."""

@@ -33,6 +33,7 @@ class Session:
     access: ClusterAccess
     begun_s: float
     used_s: float
+    age_s_max: float = AGE_S_MAX
 
 
 class Sessions:
@@ -46,13 +47,13 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    async def begin(self, access: ClusterAccess) -> Session:
+    async def begin(self, access: ClusterAccess, age_s_max: float = AGE_S_MAX) -> Session:
         """A session with a token that nobody can guess; a full table drops the longest unused."""
         while len(self._sessions) >= self._sessions_max:
             _, oldest = self._sessions.popitem(last=False)
             await oldest.access.close()
         now = self._clock.monotonic()
-        session = Session(new_token(), access, now, now)
+        session = Session(new_token(), access, now, now, min(age_s_max, AGE_S_MAX))
         self._sessions[session.token] = session
         return session
 
@@ -84,7 +85,7 @@ class Sessions:
 
     def _is_over(self, session: Session) -> bool:
         now = self._clock.monotonic()
-        return now - session.used_s > IDLE_S_MAX or now - session.begun_s > AGE_S_MAX
+        return now - session.used_s > IDLE_S_MAX or now - session.begun_s > session.age_s_max
 
 
 class SignInLimit:

@@ -17,6 +17,7 @@ from headrace.console.sessions import CsrfTokens, Sessions, SignInLimit, new_tok
 
 if TYPE_CHECKING:
     from headrace.console.cluster_access import ClusterAccess, ClusterConnection
+    from headrace.console.oidc import OidcProvider
     from headrace.console.pipeline_runs import PipelineRuns
 
 # Of the browser's tab in the background: it does not keep a session alive.
@@ -39,6 +40,8 @@ class Console:
     everybody: ClusterAccess | None = None
     # None if the console was given no pipelines.
     pipelines: PipelineRuns | None = None
+    # None if nobody signs in by OpenID Connect.
+    oidc: OidcProvider | None = None
     replays: Replays = field(default_factory=Replays)
     interval_s: float = 2.0
     # The event streams that are open now.

@@ -1,17 +1,19 @@
-"""Sign-in and sign-out: a viewer's name and password are those of a user of the cluster."""
+"""Sign-in and sign-out: with a password of a user of the cluster, or by OpenID Connect."""
 
 import logging
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from headrace.client.errors import TimedOut, Unreachable
 from headrace.console.cluster_access import ClusterAccess
 from headrace.console.errors import RequestRefused
 from headrace.console.forms import read_form
+from headrace.console.oidc_settings import STARTED_S_MAX
 from headrace.console.rendering import page, redirect
+from headrace.console.sessions import AGE_S_MAX
 from headrace.console.viewers import console_of, cookie_text, viewer_of
 from headrace.errors import AuthenticationFailed, HeadraceError, KafkaError
 
@@ -27,7 +29,7 @@ async def sign_in(request: Request) -> Response:
     if not console.signs_in or (request.method == "GET" and viewer_of(request).access):
         return redirect(request, there)
     if request.method == "GET":
-        return page(request, "sign_in.html", title="Sign in", there=there, name="")
+        return _sign_in_page(request, there)
     form = await read_form(request)
     name, password = form.text("user")[:_CHARS_MAX], form.verbatim("password")[:_CHARS_MAX]
     address = request.client.host if request.client else ""
@@ -45,27 +47,47 @@ async def sign_in(request: Request) -> Response:
         console.limit.note_failure(address, name)
         access = await _logged_in(request, name, password)
     except HeadraceError as error:
+        return _sign_in_page(request, there, name, error)
+    console.limit.forget(address, name)
+    response = redirect(request, there)
+    await _begin_session(request, response, access)
+    return response
+
+
+def _sign_in_page(
+    request: Request, there: str, name: str = "", error: HeadraceError | None = None
+) -> Response:
+    """The form, with the reason why a sign-in did not succeed."""
+    console = console_of(request)
+    status = 200
+    if error is not None:
         status = error.status if isinstance(error, RequestRefused) else 401
         if isinstance(error, TimedOut | Unreachable):
             status = 503
-        return page(
-            request,
-            "sign_in.html",
-            title="Sign in",
-            status=status,
-            there=there,
-            name=name,
-            error=error,
-        )
-    console.limit.forget(address, name)
+    return page(
+        request,
+        "sign_in.html",
+        title="Sign in",
+        status=status,
+        there=there,
+        name=name,
+        error=error,
+        issuer=console.oidc.settings.issuer if console.oidc else "",
+        takes_passwords=console.connection.takes_passwords,
+    )
+
+
+async def _begin_session(
+    request: Request, response: Response, access: ClusterAccess, age_s_max: float = AGE_S_MAX
+) -> None:
+    """A session in place of the one that the browser had, if any; its cookie is in the response."""
+    console = console_of(request)
     await console.sessions.end(viewer_of(request).viewer_id)
-    session = await console.sessions.begin(access)
+    session = await console.sessions.begin(access, age_s_max)
     access.sampler.start()
-    response = redirect(request, there)
     response.headers.append(
         "Set-Cookie", cookie_text(console.cookie, session.token, request.url.scheme)
     )
-    return response
 
 
 async def _logged_in(request: Request, name: str, password: str) -> ClusterAccess:
@@ -73,13 +95,19 @@ async def _logged_in(request: Request, name: str, password: str) -> ClusterAcces
     console = console_of(request)
     access = ClusterAccess(console.connection, name, password, interval_s=console.interval_s)
     try:
-        await access.admin.describe_cluster()
+        await _log_in(access)
     except AuthenticationFailed:
-        await access.close()
         logger.warning("a sign-in to the console as %r failed", name)
         raise RequestRefused(
             401, "the cluster does not know this user with this password", advice="try again"
         ) from None
+    return access
+
+
+async def _log_in(access: ClusterAccess) -> None:
+    """Log in to the cluster; an access that cannot is closed."""
+    try:
+        await access.admin.describe_cluster()
     except KafkaError as error:
         # A user without the right to describe the cluster has logged in all the same.
         if not error.code.name.endswith("AUTHORIZATION_FAILED"):
@@ -88,7 +116,77 @@ async def _logged_in(request: Request, name: str, password: str) -> ClusterAcces
     except BaseException:
         await access.close()
         raise
-    return access
+
+
+async def begin_oidc(request: Request) -> Response:
+    """`GET /oidc/begin`: sends the browser to the provider, with what only it can bring back."""
+    provider = console_of(request).oidc
+    there = local_path(request.query_params.get("next", "/"))
+    if provider is None:
+        return redirect(request, "/sign-in")
+    try:
+        url, text = await provider.begin(_callback_url(request), there)
+    except RequestRefused as error:
+        return _sign_in_page(request, there, error=error)
+    response = RedirectResponse(url, 303)
+    response.headers.append("Set-Cookie", _started_cookie(request, text, int(STARTED_S_MAX)))
+    return response
+
+
+async def finish_oidc(request: Request) -> Response:
+    """`GET /oidc/callback`: where the provider sends browsers to; its tokens log in to brokers."""
+    console = console_of(request)
+    provider = console.oidc
+    if provider is None:
+        return redirect(request, "/sign-in")
+    try:
+        tokens, there = await provider.finish(
+            request.query_params, request.cookies.get(_started_name(request), "")
+        )
+        access = ClusterAccess(
+            console.connection, tokens.name, tokens=tokens, interval_s=console.interval_s
+        )
+        try:
+            await _log_in(access)
+        except AuthenticationFailed:
+            logger.warning("the brokers refused the token of %r", tokens.name)
+            raise RequestRefused(
+                401,
+                "the brokers do not take the token of this provider",
+                advice="see sasl.oauthbearer.expected.issuer and .audience of the brokers",
+            ) from None
+    except HeadraceError as error:
+        refused = _sign_in_page(request, "/", error=error)
+        refused.headers.append("Set-Cookie", _started_cookie(request, "", 0))
+        return refused
+    # Not a redirect: what a provider's page has led to is no navigation of this site, and the
+    # browser keeps the cookie of the session back from all of it.
+    response = page(request, "signed_in.html", title="Signed in", there=local_path(there))
+    age_s = AGE_S_MAX if tokens.is_renewable else tokens.life_s
+    await _begin_session(request, response, access, age_s)
+    response.headers.append("Set-Cookie", _started_cookie(request, "", 0))
+    return response
+
+
+def _callback_url(request: Request) -> str:
+    """The address that the provider sends browsers to; it has to know it."""
+    return f"{request.url.scheme}://{request.url.netloc}/oidc/callback"
+
+
+def _started_name(request: Request) -> str:
+    return f"{console_of(request).cookie}-oidc"
+
+
+def _started_cookie(request: Request, text: str, max_age_s: int) -> str:
+    # Lax, since the provider's page leads to the callback.
+    return cookie_text(
+        _started_name(request),
+        text,
+        request.url.scheme,
+        max_age_s,
+        path="/oidc/",
+        same_site="Lax",
+    )
 
 
 async def sign_out(request: Request) -> Response:
@@ -113,4 +211,6 @@ def local_path(text: str) -> str:
 ROUTES = [
     Route("/sign-in", sign_in, methods=["GET", "POST"]),
     Route("/sign-out", sign_out, methods=["POST"]),
+    Route("/oidc/begin", begin_oidc),
+    Route("/oidc/callback", finish_oidc),
 ]
