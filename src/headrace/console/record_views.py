@@ -1,4 +1,4 @@
-"""Views of a record for pages: what its key, value and headers are, as JSON, as text, in hex.
+"""Views of a record for pages: its key, value and headers as JSON, Avro, text and hex.
 
 Pure. Rule: every text here is made visible (`headrace.visible_text`) and bounded, so that whoever
 shows it has only to put it into a page as text.
@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from headrace.console.avro_views import container_text
 from headrace.console.rendering import link, segment
 from headrace.search.record_predicate import Headers
 from headrace.visible_text import printable, printable_lines
@@ -96,6 +97,11 @@ def cell_view(data: bytes | None, size: int, shown: int) -> CellView:
     is_cut = size > len(part)
     text = _text_of(part, is_cut=is_cut)
     hexadecimal = ("Hex", hex_dump(part[:HEX_BYTES] if shown <= LISTED_BYTES else part[:16384]))
+    if not is_cut and (avro := container_text(part)):
+        preview = printable(" ".join(avro[: 4 * PREVIEW_CHARS].split())[:PREVIEW_CHARS])
+        return CellView(
+            "Avro", size, preview, (("Avro", printable_lines(avro)), hexadecimal), False
+        )
     if text is None:
         preview = printable(part[:PREVIEW_CHARS].decode(errors="backslashreplace"))
         return CellView("bytes", size, preview[:PREVIEW_CHARS], (hexadecimal,), is_cut)

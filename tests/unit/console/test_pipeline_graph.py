@@ -2,7 +2,7 @@
 
 import re
 
-from headrace.console.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, drawing_of
+from headrace.console.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, GraphDrawing, drawing_of
 from headrace.pipelines.run.run_state import new_state
 from headrace.pipelines.spec.part_graph import PartGraph, PartNode
 
@@ -11,7 +11,7 @@ def node(name: str, kind: str = "step") -> PartNode:
     return PartNode(name, kind, name, "SQL")
 
 
-def drawing(graph: PartGraph):  # type: ignore[no-untyped-def]
+def drawing(graph: PartGraph) -> GraphDrawing:
     return drawing_of(new_state("shop", master="local", available_now=False, graph=graph))
 
 
