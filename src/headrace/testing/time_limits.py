@@ -6,7 +6,7 @@ computed again when it has run out: the load may have begun meanwhile.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -97,15 +97,20 @@ def wait_in_parts(wait: Callable[[float], bool], seconds: float) -> bool:
 def wait_until(
     found: Callable[[], Found | None], seconds: float, problem: Callable[[], str] | str
 ) -> Found:
-    """The result of `found` once it is neither None nor False; AssertionError if never."""
+    """The result of `found` once it is neither None, False nor empty; AssertionError if never."""
     deadline = Deadline(seconds)
-    while (result := found()) is None or result is False:
+    while (result := found()) is None or result is False or _is_empty(result):
         if deadline.has_passed:
             description = problem if isinstance(problem, str) else problem()
             raise AssertionError(f"not within {deadline.taken_s:.3g} s: {description}")
         time.sleep(_PAUSE_S)
     deadline.end()
     return result
+
+
+def _is_empty(result: object) -> bool:
+    """Whether it is a container without items: a list of lines that is still to get one."""
+    return isinstance(result, Sized) and not len(result)
 
 
 @cache

@@ -89,6 +89,20 @@ def test_waiting_says_what_did_not_happen(machine: Machine) -> None:
         wait_until(lambda: False, 10, lambda: "a leader")
 
 
+def test_waiting_for_lines_does_not_end_with_none_of_them(machine: Machine) -> None:
+    lines: list[str] = []
+
+    def found() -> list[str]:
+        if machine.seconds > begun + 5:
+            lines.append("has room again")
+        return lines
+
+    begun = machine.seconds
+    assert wait_until(found, 10, "") == ["has room again"]
+    with pytest.raises(AssertionError, match=r"not within 10 s: a line"):
+        wait_until(list, 10, "a line")
+
+
 def test_waiting_in_parts_goes_on_while_the_limit_grows(machine: Machine) -> None:
     used: list[tuple[float, float]] = []
     time_limits.observe(lambda taken_s, limit_s: used.append((taken_s, limit_s)))
