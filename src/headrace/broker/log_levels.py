@@ -39,8 +39,8 @@ def check_changes(changes: Iterable[AlterableConfig]) -> None:
         if change.name != ROOT and change.name not in logging.Logger.manager.loggerDict:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
-                f"there is no logger {change.name!r}; describe the broker's loggers to see which"
-                " there are",
+                f"there is no logger {change.name!r}",
+                advice="describe the broker's loggers to see which there are",
             )
         if change.config_operation == ConfigOperation.SET:
             if change.value not in _LEVELS:

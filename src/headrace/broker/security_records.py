@@ -45,11 +45,13 @@ async def _check_controllers(node: Node) -> None:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"controller {voter.node_id} does not answer whether it can read ACLs, roles,"
-                " quotas, users and tokens; start it, or remove it from the voters",
+                " quotas, users and tokens",
+                advice="start it, or remove it from the voters",
             )
         if _SERVED_WITH_SECURITY not in served:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"controller {voter.node_id} has a version of headrace that cannot read ACLs,"
-                " roles, quotas, users and tokens, and would stop; upgrade it first",
+                " roles, quotas, users and tokens, and would stop",
+                advice="upgrade it first",
             )

@@ -300,7 +300,9 @@ def _left(situation: ReplicaPlacement, ids: Sequence[int]) -> list[int]:
         # A broker that was removed too early may still be named in replicas.
         if broker_id not in situation.brokers and not _held(situation, [broker_id]):
             known = _list(list(situation.brokers))
-            raise BrokerNotReady(f"there is no broker {broker_id}; the cluster has {known}")
+            raise BrokerNotReady(
+                f"there is no broker {broker_id}", advice=f"the cluster has {known}"
+            )
     down = [
         broker
         for broker in situation.brokers
@@ -309,8 +311,8 @@ def _left(situation: ReplicaPlacement, ids: Sequence[int]) -> list[int]:
     waiting = [broker for broker in down if _held(situation, [broker])]
     if waiting:
         raise BrokerNotReady(
-            f"broker {waiting[0]} is down, and moves would wait for its replicas; start it, or"
-            " drain it too"
+            f"broker {waiting[0]} is down, and moves would wait for its replicas",
+            advice="start it, or drain it too",
         )
     return [broker for broker in situation.alive if broker not in ids]
 
@@ -347,15 +349,17 @@ def remove(broker_id: int, yes: bool, bootstrap: str, timeout_s: float, as_json:
         held = _held(situation, [broker_id])
         if broker is None:
             known = _list(list(situation.brokers))
-            raise BrokerNotReady(f"there is no broker {broker_id}; the cluster has {known}")
+            raise BrokerNotReady(
+                f"there is no broker {broker_id}", advice=f"the cluster has {known}"
+            )
         if held:
             raise BrokerNotReady(
-                f"broker {broker_id} has {counted(held, 'replica')}; move them away with"
-                f" `headrace brokers drain {broker_id}`"
+                f"broker {broker_id} has {counted(held, 'replica')}",
+                advice=f"move them away with `headrace brokers drain {broker_id}`",
             )
         if not broker.is_fenced:
             raise BrokerNotReady(
-                f"broker {broker_id} is up and would come back at once; stop it first"
+                f"broker {broker_id} is up and would come back at once", advice="stop it first"
             )
         if not yes:
             confirm(f"Remove broker {broker_id} from the cluster?", "Removing")

@@ -198,7 +198,8 @@ def find_ranges(
         )
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"no partition has offset {start.offset}: {held}; choose one of these offsets",
+            f"no partition has offset {start.offset}: {held}",
+            advice="choose one of these offsets",
         )
     ranges = {}
     for tp in wanted:

@@ -272,7 +272,8 @@ def stop(file: Path, name: str | None, timeout_s: float) -> None:
 def _request_stop(name: str, running: RunHolder) -> None:
     if running.host != socket.gethostname():
         raise StopFailed(
-            f"pipeline {name} runs on {running.host}, as process {running.pid}; stop it there"
+            f"pipeline {name} runs on {running.host}, as process {running.pid}",
+            advice="stop it there",
         )
     try:
         os.kill(running.pid, signal.SIGTERM)
@@ -281,8 +282,8 @@ def _request_stop(name: str, running: RunHolder) -> None:
         return
     except PermissionError:
         raise StopFailed(
-            f"pipeline {name} is run by another user, as process {running.pid}; stop it as"
-            " that user"
+            f"pipeline {name} is run by another user, as process {running.pid}",
+            advice="stop it as that user",
         ) from None
 
 

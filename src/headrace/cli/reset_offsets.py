@@ -122,8 +122,8 @@ def _wanted(
         case AtShift(count):
             if committed is None:
                 raise OffsetResetRefused(
-                    f"{tp} has no committed offset to shift from; name the partitions that have"
-                    f" one, as --topic {tp.topic}:0,1"
+                    f"{tp} has no committed offset to shift from",
+                    advice=f"name the partitions that have one, as --topic {tp.topic}:0,1",
                 )
             return committed + count
 
@@ -133,24 +133,27 @@ def read_plan(file: TextIO, name: str) -> AtPlan:
     try:
         text = file.read(_PLAN_CHARACTERS_MAX + 1)
     except UnicodeDecodeError:
-        raise OffsetResetRefused(f"{name} is no text; write lines as orders,0,42") from None
+        raise OffsetResetRefused(
+            f"{name} is no text", advice="write lines as orders,0,42"
+        ) from None
     if len(text) > _PLAN_CHARACTERS_MAX:
-        raise OffsetResetRefused(f"{name} is too long for a plan; split it")
+        raise OffsetResetRefused(f"{name} is too long for a plan", advice="split it")
     offsets: dict[TopicPartition, int] = {}
     rows = _json_rows(text, name) if text.lstrip().startswith("{") else _csv_rows(text, name)
     for where, topic, partition, offset in rows:
         if not topic or partition not in range(2**31) or offset not in range(_OFFSET_MAX + 1):
             raise OffsetResetRefused(
-                f"{where} of {name} has no topic, partition and offset; write lines as orders,0,42"
+                f"{where} of {name} has no topic, partition and offset",
+                advice="write lines as orders,0,42",
             )
         tp = TopicPartition(topic, partition)
         if tp in offsets:
             raise OffsetResetRefused(
-                f"{where} of {name} gives {tp} a second time; leave one of them out"
+                f"{where} of {name} gives {tp} a second time", advice="leave one of them out"
             )
         offsets[tp] = offset
     if not offsets:
-        raise OffsetResetRefused(f"{name} has no offsets; write lines as orders,0,42")
+        raise OffsetResetRefused(f"{name} has no offsets", advice="write lines as orders,0,42")
     return AtPlan(offsets)
 
 
@@ -166,7 +169,9 @@ def _csv_rows(text: str, name: str) -> Iterable[tuple[str, str, int, int]]:
                 case _:
                     yield f"line {reader.line_num}", "", -1, -1
     except csv.Error as error:
-        raise OffsetResetRefused(f"{name} is no CSV: {error}; write lines as orders,0,42") from None
+        raise OffsetResetRefused(
+            f"{name} is no CSV: {error}", advice="write lines as orders,0,42"
+        ) from None
 
 
 def _json_rows(text: str, name: str) -> Iterable[tuple[str, str, int, int]]:
@@ -174,12 +179,13 @@ def _json_rows(text: str, name: str) -> Iterable[tuple[str, str, int, int]]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise OffsetResetRefused(
-            f"{name} is no JSON: {error}; see what was written to it"
+            f"{name} is no JSON: {error}", advice="see what was written to it"
         ) from None
     entries = document.get("offsets")
     if not isinstance(entries, list):
         raise OffsetResetRefused(
-            f'{name} has no list "offsets"; take what `headrace groups reset-offsets --json` prints'
+            f'{name} has no list "offsets"',
+            advice="take what `headrace groups reset-offsets --json` prints",
         )
     for number, entry in enumerate(entries, 1):
         fields = entry if isinstance(entry, dict) else {}
@@ -335,8 +341,10 @@ def _check_stopped(name: str, group: GroupDescription | KafkaError) -> None:
     elif group.state != EMPTY:
         members = counted(len(group.members), "member")
         raise OffsetResetRefused(
-            f"group {name} is {group.state} and has {members}; stop its consumers first,"
-            f" `headrace groups describe {name} --members` shows them"
+            f"group {name} is {group.state} and has {members}",
+            advice=(
+                f"stop its consumers first, `headrace groups describe {name} --members` shows them"
+            ),
         )
 
 
@@ -361,7 +369,8 @@ def _partitions(
     existing = _existing(admin, committed)
     if not existing:
         raise OffsetResetRefused(
-            f"group {group} has committed nothing in any topic there is; choose some with --topic"
+            f"group {group} has committed nothing in any topic there is",
+            advice="choose some with --topic",
         )
     return existing
 

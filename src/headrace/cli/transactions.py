@@ -266,8 +266,10 @@ def _check_hangs(admin: Admin, tp: TopicPartition, producer: ProducerState) -> N
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"the transaction in {tp} is that of {transaction.transactional_id}, which is"
-                f" {transaction.state}; abort it as a whole with --transactional-id"
-                f" {transaction.transactional_id}",
+                f" {transaction.state}",
+                advice=(
+                    f"abort it as a whole with --transactional-id {transaction.transactional_id}"
+                ),
             )
 
 

@@ -318,7 +318,7 @@ def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _closed() -> Closed:
-    return Closed("the client is closed; make a new one")
+    return Closed("the client is closed", advice="make a new one")
 
 
 async def _awaited(awaitable: Awaitable[Result]) -> Result:

@@ -222,5 +222,6 @@ def _check_count(count: int) -> None:
     if count >= _RECORDS_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"one request changes at most {_RECORDS_MAX} ACLs; send several",
+            f"one request changes at most {_RECORDS_MAX} ACLs",
+            advice="send several",
         )

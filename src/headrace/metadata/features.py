@@ -152,8 +152,8 @@ def check_security_records(brokers: Mapping[int, Ranges]) -> None:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"broker {', '.join(map(str, sorted(old)))} has a version of headrace that cannot read"
-            " ACLs, roles, quotas, users and tokens, and would stop; upgrade it first, or"
-            " unregister it",
+            " ACLs, roles, quotas, users and tokens, and would stop",
+            advice="upgrade it first, or unregister it",
         )
 
 

@@ -43,7 +43,8 @@ def check_role_changes(
     ):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"{name!r} is no name of a role; use letters, digits, '.', '_' and '-'",
+            f"{name!r} is no name of a role",
+            advice="use letters, digits, '.', '_' and '-'",
         )
     for setting, value in changes.items():
         if setting == DESCRIPTION:
@@ -51,8 +52,8 @@ def check_role_changes(
         if not setting.startswith(MEMBER_PREFIX):
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
-                f"a role has no setting {setting!r}; use {DESCRIPTION!r} or"
-                f" '{MEMBER_PREFIX}User:alice'",
+                f"a role has no setting {setting!r}",
+                advice=f"use {DESCRIPTION!r} or '{MEMBER_PREFIX}User:alice'",
             )
         if value is not None:
             _check_member(setting.removeprefix(MEMBER_PREFIX))
@@ -75,5 +76,6 @@ def _check_member(member: str) -> None:
     if kind not in (USER_KIND, GROUP_KIND) or not name:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{member!r} cannot be a member of a role; write User:alice or Group:analysts",
+            f"{member!r} cannot be a member of a role",
+            advice="write User:alice or Group:analysts",
         )

@@ -117,12 +117,15 @@ def expand(path: Path) -> list[Path]:
     if not path.is_dir():
         if not path.exists():
             raise NotBrokerFile(
-                f"{path} does not exist; give a file or directory of a broker's data"
+                f"{path} does not exist", advice="give a file or directory of a broker's data"
             )
         if kind_of(path) is None:
             raise NotBrokerFile(
-                f"{path} is no file of a log; give a .log, .index, .timeindex, .txnindex, .snapshot"
-                " or checkpoint file, or a directory of them"
+                f"{path} is no file of a log",
+                advice=(
+                    "give a .log, .index, .timeindex, .txnindex, .snapshot"
+                    " or checkpoint file, or a directory of them"
+                ),
             )
         return [path]
     found = _known_files(path)
@@ -130,7 +133,8 @@ def expand(path: Path) -> list[Path]:
         found += _known_files(directory)
     if not found:
         raise NotBrokerFile(
-            f"{path} holds no log files; give a partition's directory, such as DATA/orders-0"
+            f"{path} holds no log files",
+            advice="give a partition's directory, such as DATA/orders-0",
         )
     return found
 

@@ -44,10 +44,12 @@ def rewrap(directories: tuple[Path, ...], keys: str, key_id: str) -> int:
 def _rewrap_directory(directory: str, encryption: BatchEncryption) -> int:
     files = Files()
     if not files.exists(directory):
-        raise NotBrokerFile(f"{directory} does not exist; give a data directory (log.dirs)")
+        raise NotBrokerFile(
+            f"{directory} does not exist", advice="give a data directory (log.dirs)"
+        )
     lock = files.lock(f"{directory}/{LOCK}")
     if lock is None:
-        raise NotBrokerFile(f"a broker uses {directory}; stop it first")
+        raise NotBrokerFile(f"a broker uses {directory}", advice="stop it first")
     batches = changed = problems = 0
     try:
         for partition, path in stored_partitions(directory).items():

@@ -134,7 +134,8 @@ def set_aside(data: Path, partition: str) -> None:
         path = f"{directory}/{name}"
         if not files.exists(path):
             raise NotBrokerFile(
-                f"{path} does not exist; `ls {shlex.quote(directory)}` shows the logs there are"
+                f"{path} does not exist",
+                advice=f"`ls {shlex.quote(directory)}` shows the logs there are",
             )
         note = StrayNote(
             name,
@@ -163,8 +164,8 @@ def forget(data: Path, partition: str) -> None:
         if files.exists(f"{directory}/{name}"):
             command = f"headrace log strays set-aside {shlex.quote(directory)} {name}"
             raise NotBrokerFile(
-                f"{directory}/{name} exists, so it is not lost; to begin with an empty log all the"
-                f" same, run `{command}` first"
+                f"{directory}/{name} exists, so it is not lost",
+                advice=f"to begin with an empty log all the same, run `{command}` first",
             )
         if not stored.forget(files, directory, name):
             raise NotBrokerFile(f"{directory} expects no log of {name}; nothing is to be given up")
@@ -173,7 +174,9 @@ def forget(data: Path, partition: str) -> None:
 
 def _data_directory(path: Path) -> str:
     if not (path / META_PROPERTIES).exists():
-        raise NotBrokerFile(f"{path} is no data directory of a broker; give one of its log.dirs")
+        raise NotBrokerFile(
+            f"{path} is no data directory of a broker", advice="give one of its log.dirs"
+        )
     return str(path.absolute())
 
 
@@ -192,7 +195,7 @@ def _stray(path: Path) -> Stray:
             if stray.path == wanted:
                 return stray
     command = f"headrace log strays list {shlex.quote(str(directory))}"
-    raise NotBrokerFile(f"{path} is no log that was set aside; `{command}` shows them")
+    raise NotBrokerFile(f"{path} is no log that was set aside", advice=f"`{command}` shows them")
 
 
 @contextmanager
@@ -200,7 +203,7 @@ def _stopped(files: Files, directory: str) -> Iterator[None]:
     """Hold the directory's lock, so that no broker starts; NotBrokerFile if one runs."""
     lock = files.lock(f"{directory}/{LOCK}")
     if lock is None:
-        raise NotBrokerFile(f"{directory} is in use by a running broker; stop it first")
+        raise NotBrokerFile(f"{directory} is in use by a running broker", advice="stop it first")
     try:
         yield
     finally:

@@ -218,7 +218,7 @@ class AsyncAdmin:
     @property
     def _open(self) -> AdminCalls:
         if self._engine is None:
-            raise Closed(f"the admin client {self._client_id} is closed; make a new one")
+            raise Closed(f"the admin client {self._client_id} is closed", advice="make a new one")
         return self._engine
 
     # -- topics

@@ -206,7 +206,8 @@ class TransactionAdmin:
         if broker_id not in known:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"there is no broker {broker_id}; the cluster has {', '.join(map(str, known))}",
+                f"there is no broker {broker_id}",
+                advice=f"the cluster has {', '.join(map(str, known))}",
             )
         return {broker_id: partitions}
 

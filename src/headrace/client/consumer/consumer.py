@@ -402,7 +402,9 @@ class AsyncConsumer(_Face):
                 loop.call_soon(callback, *given)
             self._posted.clear()
         elif self._loop is not loop:
-            raise IllegalState("the consumer belongs to another event loop; make one for each")
+            raise IllegalState(
+                "the consumer belongs to another event loop", advice="make one for each"
+            )
 
     async def _run(self, call: Call[Result]) -> Result:
         self._bind()

@@ -56,7 +56,7 @@ class ConsumerCalls:
 
     def check_open(self) -> None:
         if self.is_closed:
-            raise Closed("the consumer is closed; make a new one")
+            raise Closed("the consumer is closed", advice="make a new one")
 
     def assignment(self) -> set[TopicPartition]:
         with self._engine.subscription.lock:
@@ -184,7 +184,8 @@ class ConsumerCalls:
         else:
             where, user = "called by another thread", "thread"
         return IllegalState(
-            f"poll() or close() is running already, {where}; a consumer is for one {user} at a time"
+            f"poll() or close() is running already, {where}",
+            advice=f"a consumer is for one {user} at a time",
         )
 
     def _call_back(self) -> Call[None]:
@@ -206,7 +207,9 @@ class ConsumerCalls:
         if not self._is_async:
             if iscoroutine(answer):
                 answer.close()
-            raise IllegalState("the listener has coroutines; use it with headrace.aio.Consumer")
+            raise IllegalState(
+                "the listener has coroutines", advice="use it with headrace.aio.Consumer"
+            )
         yield answer
 
     def _call_commit_callbacks(self) -> Call[None]:

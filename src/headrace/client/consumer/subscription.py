@@ -212,7 +212,7 @@ class SubscriptionState:
         """The state of an assigned partition."""
         state = self.states.get(tp)
         if state is None:
-            raise IllegalState(f"{tp} is not assigned to this consumer; see assignment()")
+            raise IllegalState(f"{tp} is not assigned to this consumer", advice="see assignment()")
         return state
 
     def is_current(self, state: PartitionState, generation: int) -> bool:

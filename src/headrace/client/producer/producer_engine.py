@@ -87,7 +87,7 @@ Result = TypeVar("Result")
 
 def closed() -> Closed:
     """The error of every use of a closed producer."""
-    return Closed("the producer is closed; make a new one")
+    return Closed("the producer is closed", advice="make a new one")
 
 
 def _forked() -> Closed:
@@ -100,8 +100,11 @@ def _forked() -> Closed:
 def not_transactional(what: str) -> IllegalState:
     """The error of every use of transactions without a transactional id."""
     return IllegalState(
-        f"{what} needs a transactional producer; give it a transactional_id, a name that this"
-        " application's producers keep when they are started again"
+        f"{what} needs a transactional producer",
+        advice=(
+            "give it a transactional_id, a name that this"
+            " application's producers keep when they are started again"
+        ),
     )
 
 

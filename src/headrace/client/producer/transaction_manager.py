@@ -337,7 +337,8 @@ class TransactionManager:
                 raise KafkaError(
                     error.code,
                     f"transaction_timeout_ms ({self._options.transaction_timeout_ms}) is more than"
-                    " the broker's transaction.max.timeout.ms; lower it, or raise that",
+                    " the broker's transaction.max.timeout.ms",
+                    advice="lower it, or raise that",
                 ) from None
             raise
         self._take_identity(response.producer_id, response.producer_epoch)

@@ -106,8 +106,10 @@ class TransactionState:
             return self.abortable()
         if self.phase in (TransactionPhase.UNINITIALIZED, TransactionPhase.READY):
             return IllegalState(
-                "a transactional producer sends records in transactions only; call"
-                " begin_transaction(), or send inside of `with producer.transaction():`"
+                "a transactional producer sends records in transactions only",
+                advice=(
+                    "call begin_transaction(), or send inside of `with producer.transaction():`"
+                ),
             )
         return IllegalState(f"no record can be sent while the producer is {self.phase.value}")
 
@@ -128,7 +130,8 @@ class TransactionState:
         self.check_usable()
         if self.phase is TransactionPhase.IN_TRANSACTION:
             raise IllegalState(
-                "a transaction is open already, and they cannot be nested; commit or abort it"
+                "a transaction is open already, and they cannot be nested",
+                advice="commit or abort it",
             )
         if self.phase is TransactionPhase.COMMITTING:
             raise IllegalState(

@@ -212,7 +212,9 @@ class SourceTopics:
         """The error for missing topics or partitions."""
         where = f"at {self._options.servers}"
         if not self._options.topics:
-            return SourceError(f"partition {listed(names)} does not exist {where}; check assign")
+            return SourceError(
+                f"partition {listed(names)} does not exist {where}", advice="check assign"
+            )
         known = self._link.run(self._cluster.all_topics())
         create = f"; create it with: headrace topics create {names[0]}"
         return SourceError(
@@ -247,8 +249,10 @@ class SourceTopics:
         late = [tp for tp, offset in found.items() if offset == NOTHING]
         if late and not bound.latest_if_no_record:
             raise SourceError(
-                f"{listed(late)} has no record as young as option {bound.option} says; give an"
-                " earlier time, or set startingOffsetsByTimestampStrategy to latest"
+                f"{listed(late)} has no record as young as option {bound.option} says",
+                advice=(
+                    "give an earlier time, or set startingOffsetsByTimestampStrategy to latest"
+                ),
             )
         return found | self.ends(late) | fixed
 

@@ -92,8 +92,10 @@ class StoredTopics(SourceTopics):
         if not found.partitions:
             what = "log" if self._options.pattern is None else "topic that subscribePattern matches"
             raise SourceError(
-                f"{self._options.path} holds no {what}; it must be a data directory of a broker"
-                " (log.dirs), as this machine sees it"
+                f"{self._options.path} holds no {what}",
+                advice=(
+                    "it must be a data directory of a broker (log.dirs), as this machine sees it"
+                ),
             )
         return found
 
@@ -336,8 +338,11 @@ class _ExtentScan:
 
     def _corrupt(self, position: int, error: CorruptBatch) -> SourceError:
         return SourceError(
-            f"{self._path} at position {self._position + position}: {error}; look at it with"
-            " `headrace log dump`, and read around it with startingOffsets and endingOffsets"
+            f"{self._path} at position {self._position + position}: {error}",
+            advice=(
+                "look at it with `headrace log dump`, and read around it with startingOffsets and"
+                " endingOffsets"
+            ),
         )
 
     def _lose(self, reason: str) -> None:

@@ -232,9 +232,11 @@ class ExactlyOnce:
             return None
         raise SinkError(
             f"{self._task} was written to {mark.topic_count} topics, and since then others than"
-            f" {listed(kept)} were deleted and created again: rows in those are lost; start the"
-            " query over with a new checkpoint, or set deliveryGuarantee to at-least-once to write"
-            " all rows of the batch again"
+            f" {listed(kept)} were deleted and created again: rows in those are lost",
+            advice=(
+                "start the query over with a new checkpoint, or set deliveryGuarantee to"
+                " at-least-once to write all rows of the batch again"
+            ),
         )
 
     def _check_rows(self) -> None:

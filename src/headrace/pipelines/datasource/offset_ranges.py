@@ -67,7 +67,8 @@ def from_json(stored: Any) -> StreamOffset:
     except (AttributeError, TypeError, ValueError):
         raise SourceError(
             f"the checkpoint has {stored!r} where offsets of topics should be, so it is of another"
-            " query; give this query a checkpoint of its own"
+            " query",
+            advice="give this query a checkpoint of its own",
         ) from None
     return StreamOffset(offsets, ids)
 

@@ -290,8 +290,11 @@ class _RangeReader:
 
     def _corrupt(self, offset: int, error: CorruptBatch) -> SourceError:
         return SourceError(
-            f"{self._tp} has a corrupt batch at offset {offset}: {error}; read around it with"
-            " startingOffsets and endingOffsets, and see `headrace log dump` on the broker"
+            f"{self._tp} has a corrupt batch at offset {offset}: {error}",
+            advice=(
+                "read around it with"
+                " startingOffsets and endingOffsets, and see `headrace log dump` on the broker"
+            ),
         )
 
     def _move_into_log(self) -> None:

@@ -132,7 +132,8 @@ class ColumnArrays:
         except pa.ArrowInvalid:
             raise SourceError(
                 f"{self._tp} has a record before offset {found.next_offset} with a time that Spark"
-                " has no timestamp for; leave the column timestamp out with the option columns"
+                " has no timestamp for",
+                advice="leave the column timestamp out with the option columns",
             ) from None
 
 

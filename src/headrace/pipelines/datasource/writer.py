@@ -63,8 +63,11 @@ def require_all_rows() -> None:
     if stream is None:
         raise SinkError(
             "this version of Spark does not let a sink see whether all rows have come, without"
-            " which they cannot be written exactly once; set deliveryGuarantee to at-least-once,"
-            " or use the version of Spark that docs/spark.md names"
+            " which they cannot be written exactly once",
+            advice=(
+                "set deliveryGuarantee to at-least-once,"
+                " or use the version of Spark that docs/spark.md names"
+            ),
         )
     # Waits for a byte or the end of the stream; Spark sends the number in one piece.
     found = stream.peek(len(_COMPLETE))[: len(_COMPLETE)]
@@ -98,14 +101,14 @@ def check_columns(schema: StructType, topic: str | None) -> None:
                 " drop it, or put it into value"
             )
         if names.count(name) > 1:
-            raise SinkError(f"there are {names.count(name)} columns {name}; keep one")
+            raise SinkError(f"there are {names.count(name)} columns {name}", advice="keep one")
     if "value" not in names:
         raise SinkError(
             f"there is no column value, only {', '.join(names) or 'none at all'};"
             " make one, as in to_json(struct(*)) AS value"
         )
     if topic is None and "topic" not in names:
-        raise SinkError("rows go to no topic; give option topic, or a column topic")
+        raise SinkError("rows go to no topic", advice="give option topic, or a column topic")
     for column in schema.fields:
         is_fit, wanted, remedy = _COLUMNS[column.name]
         if not is_fit(column.dataType):
