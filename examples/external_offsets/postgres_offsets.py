@@ -68,15 +68,13 @@ class Store(RebalanceListener):
 
     def store(self, batch: Sequence[ConsumerRecord]) -> None:
         """Store what the records say, and how far they go, together or not at all."""
-        ends = {
-            TopicPartition(record.topic, record.partition): record.offset + 1 for record in batch
-        }
+        ends = {TopicPartition(item.topic, item.partition): item.offset + 1 for item in batch}
         with self._database.transaction():
             # Every consumer locks rows in this order, so that no two wait for each other.
             for tp, end in sorted(ends.items()):
                 if not self._database.execute(MOVE, (end, *tp, self._owner[tp])).rowcount:
                     raise Fenced(f"{tp} has a later owner than {self._owner[tp]}")
-            self._database.execute(ADD, ([record.value.decode() for record in batch],))
+            self._database.execute(ADD, ([item.value.decode() for item in batch],))
 
 
 def run(consumer: Consumer, store: Store, topic: str, stopping: threading.Event) -> None:

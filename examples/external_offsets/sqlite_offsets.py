@@ -53,14 +53,12 @@ class Store(RebalanceListener):
 
     def store(self, batch: Sequence[ConsumerRecord]) -> None:
         """Store what the records say, and how far they go, together or not at all."""
-        ends = {
-            TopicPartition(record.topic, record.partition): record.offset + 1 for record in batch
-        }
+        ends = {TopicPartition(item.topic, item.partition): item.offset + 1 for item in batch}
         with self._database:
             for tp, end in ends.items():
                 if not self._database.execute(MOVE, (end, *tp, self._seen[tp])).rowcount:
                     raise Fenced(f"{tp} was moved on from {self._seen[tp]} by somebody else")
-            values = [(record.value.decode(),) for record in batch]
+            values = [(item.value.decode(),) for item in batch]
             self._database.executemany("INSERT INTO results VALUES (?)", values)
         self._seen |= ends
 
