@@ -174,5 +174,7 @@ function listenForKeys() {
 watchCharts(document);
 offerThemes();
 listenForKeys();
-document.querySelector("nav.sections [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+for (const here of document.querySelectorAll(".sections [aria-current], .tabs [aria-current]")) {
+  here.scrollIntoView({ block: "nearest", inline: "center" });
+}
 if (document.body.dataset.events) followSamples(document.body.dataset.events);
