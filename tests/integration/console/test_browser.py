@@ -11,7 +11,7 @@ from playwright.sync_api import Error as BrowserError
 from headrace import Admin, Producer, TopicPartition
 from headrace.clock import SystemClock
 from headrace.console.app import ConsoleSettings
-from headrace.console.cluster_access import ClusterConnection
+from headrace.console.cluster_access import ClusterAccess, ClusterConnection
 from headrace.console.pipeline_runs import PipelineRuns
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.run_state import RunPhase, locked, new_state, write_state
@@ -153,3 +153,16 @@ def test_pages_live_and_keys_work(
         page.evaluate("document.body.innerHTML = '<b>bold</b>'")
     watched.context.close()
     assert [fault for fault in watched.faults if "TrustedHTML" not in fault] == []
+
+
+def test_a_page_that_waits_for_the_first_sample_shows_it(
+    browser: Browser, busy_console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClusterAccess, "state", None)
+    watched = ConsolePage(browser, busy_console, 1440, "light")
+    watched.open("/")
+    watched.page.get_by_text("Asking the cluster").wait_for()
+    monkeypatch.undo()
+    watched.page.get_by_text("Messages per second").first.wait_for()
+    watched.context.close()
+    assert watched.faults == []

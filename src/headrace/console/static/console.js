@@ -6,6 +6,11 @@ const LIVE_MS_MIN = 1500;
 // -- live parts: at a new sample the page is asked for again, and its parts are taken over
 
 function takeOver(fresh) {
+  // The page that waited for the first sample has no part of the one that is there now.
+  if (document.getElementById("waiting") && !fresh.getElementById("waiting")) {
+    location.reload();
+    return;
+  }
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
     // What somebody types into, selects in or has opened is left alone.
