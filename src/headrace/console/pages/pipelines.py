@@ -18,7 +18,7 @@ from headrace.monitoring.cluster_status import ClusterStatus
 from headrace.pipelines.run.progress import BatchProgress, QueryProgress
 from headrace.pipelines.run.run_state import RunState
 
-_BATCHES_SHOWN = 40
+_BATCHES_SHOWN = 12
 
 
 async def _found(request: Request) -> FoundRuns | None:
