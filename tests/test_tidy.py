@@ -175,6 +175,12 @@ TESTED_ELSEWHERE = {
     "config/topic.py": "unit/config/test_config.py",
     "coordinator/groups/classic_group.py": "unit/coordinator/groups/test_joining.py",
     "coordinator/groups/classic_protocol.py": "unit/coordinator/groups/test_joining.py",
+    "coordinator/groups/consumer_group.py": (
+        "unit/coordinator/groups/test_consumer_group_protocol.py"
+    ),
+    "coordinator/groups/reconciliation.py": (
+        "unit/coordinator/groups/test_consumer_group_model.py"
+    ),
     "coordinator/transactions/transaction_metadata.py": (
         "unit/coordinator/transactions/test_decisions.py"
     ),

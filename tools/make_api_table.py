@@ -18,15 +18,12 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "compatibility.md"
 FACTS = Path(__file__).resolve().parent / "kafka_apis.json"
 BEGIN, END = "<!-- apis:begin -->\n", "<!-- apis:end -->\n"
 
-_NEW_GROUPS = "Groups of this protocol are not here yet; clients see that from ApiVersions."
 _SHARE = "Share groups (KIP-932) are not here yet; clients see that from ApiVersions."
 _SHARE_STATE = "Brokers keep the state of share groups with it, which are not here yet."
 _STREAMS = "Streams groups (KIP-1071) are not here yet; Kafka Streams uses the classic protocol."
 
 # The reasons why an API, or a version of an API, is not served. Every gap needs a sentence.
 GAPS = {
-    "ConsumerGroupDescribe": _NEW_GROUPS,
-    "ConsumerGroupHeartbeat": _NEW_GROUPS,
     "ControllerRegistration": "Controllers are known by the records of the voters and by "
     "`controller.quorum.voters`; they do not register.",
     "AlterShareGroupOffsets": _SHARE,

@@ -36,7 +36,6 @@ _METADATA_FEATURES = ("show a broker of metadata", "show features of metadata")
 
 _SHARE = "There are no share groups (KIP-932) yet."
 _STREAMS = "There are no streams groups (KIP-1071) yet."
-_CONSUMER = "There are no groups of the new consumer protocol (KIP-848) yet."
 _MIN_ISR = (
     "With eligible leader replicas (KIP-966) Kafka records the cluster's `min.insync.replicas`, and"
     " what brokers have of their own counts no more. headrace does so for a value above 1: with 1"
@@ -86,14 +85,6 @@ DIFFERENCES: tuple[Difference, ...] = (
         methods=("describeFeatures",),
         steps=(*_FEATURES, *_METADATA_FEATURES),
         parts=_feature("streams.version"),
-    ),
-    Difference(_CONSUMER, steps=("try an upgrade",)),
-    Difference(_CONSUMER, steps=("api versions",), parts=r"^ConsumerGroup\w*\(\d+\): .*$"),
-    Difference(
-        _CONSUMER,
-        methods=("describeFeatures",),
-        steps=(*_FEATURES, *_METADATA_FEATURES),
-        parts=_feature("group.version"),
     ),
     Difference(
         _MIN_ISR,

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from headrace.errors import ErrorCode
 from headrace.protocol.apis import Api
+from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -37,6 +39,7 @@ GROUP_ANSWERS: dict[Api, set[int]] = {
     Api.HEARTBEAT: {ErrorCode.UNKNOWN_MEMBER_ID},
     Api.LEAVE_GROUP: {0, ErrorCode.UNKNOWN_MEMBER_ID},
     Api.DESCRIBE_GROUPS: {0, ErrorCode.GROUP_ID_NOT_FOUND},
+    Api.CONSUMER_GROUP_DESCRIBE: {ErrorCode.GROUP_ID_NOT_FOUND},
     Api.DELETE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
     Api.OFFSET_DELETE: {0, ErrorCode.GROUP_ID_NOT_FOUND},
 }
@@ -63,6 +66,17 @@ def group_requests_of(topic: str, topic_id: bytes) -> dict[Api, Callable[[int], 
             rebalance_timeout_ms=10_000,
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        ),
+        Api.CONSUMER_GROUP_HEARTBEAT: lambda version: ConsumerGroupHeartbeatRequest(
+            group_id=f"{group}-assigned-{version}",
+            member_id="somebody" if version >= 1 else "",
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=[topic],
+            subscribed_topic_regex=topic if version >= 1 else None,
+            topic_partitions=[],
+        ),
+        Api.CONSUMER_GROUP_DESCRIBE: lambda version: ConsumerGroupDescribeRequest(
+            group_ids=[group], include_authorized_operations=True
         ),
         Api.HEARTBEAT: lambda version: HeartbeatRequest(group_id=group, member_id="nobody"),
         Api.LEAVE_GROUP: lambda version: LeaveGroupRequest(

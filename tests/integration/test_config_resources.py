@@ -20,7 +20,7 @@ def test_settings_of_groups_and_metrics_are_stored_and_listed(admin: headrace.Ad
     admin.alter_configs({"consumer.session.timeout.ms": 50_000}, group="readers")
     admin.alter_configs({"interval.ms": 1000, "metrics": "org.a"}, client_metrics="java")
     timeout = admin.describe_configs(group="readers")["consumer.session.timeout.ms"]
-    assert (timeout.value, timeout.source, timeout.has_effect) == ("50000", "group_config", False)
+    assert (timeout.value, timeout.source, timeout.has_effect) == ("50000", "group_config", True)
     interval = admin.describe_configs(client_metrics="java")["interval.ms"]
     assert (interval.value, interval.source) == ("1000", "client_metrics_config")
     listed = admin.list_config_resources(["group", "client_metrics", "broker"])

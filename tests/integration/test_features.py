@@ -36,6 +36,7 @@ def test_clients_work_by_the_level_of_transactions(tmp_path: Path) -> None:
             admin.create_topic(TOPIC)
             assert levels(broker.address) == {
                 "eligible.leader.replicas.version": 1,
+                "group.version": 1,
                 "kraft.version": 0,
                 "metadata.version": 30,
                 "transaction.version": 2,
@@ -47,6 +48,7 @@ def test_clients_work_by_the_level_of_transactions(tmp_path: Path) -> None:
         broker.restart()
         assert levels(broker.address) == {
             "eligible.leader.replicas.version": 1,
+            "group.version": 1,
             "kraft.version": 1,
             "metadata.version": 30,
             "transaction.version": 1,

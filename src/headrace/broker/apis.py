@@ -396,6 +396,17 @@ SERVED = (
         audience=_CONTROLLERS,
         quota=QuotaClass.NONE,
     ),
+    ServedApi(
+        Api.CONSUMER_GROUP_HEARTBEAT,
+        groups.consumer_group_heartbeat,
+        group_rules.CONSUMER_MEMBER,
+    ),
+    ServedApi(
+        Api.CONSUMER_GROUP_DESCRIBE,
+        groups.consumer_group_describe,
+        group_rules.DESCRIBE_CONSUMER_GROUPS,
+        read_only=True,
+    ),
     ServedApi(Api.GET_TELEMETRY_SUBSCRIPTIONS, telemetry.get_subscriptions, NO_RIGHT_NEEDED),
     ServedApi(Api.PUSH_TELEMETRY, telemetry.push, NO_RIGHT_NEEDED),
     ServedApi(

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import chain
@@ -58,12 +58,13 @@ from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.config.monitoring import AdminListener
 from headrace.config.quotas import limits_by_address
+from headrace.config.resources import group_int
 from headrace.coordinator.groups.group_shard import GroupShard
-from headrace.coordinator.shard import GroupSettings
+from headrace.coordinator.shard import ConsumerGroupOptions, GroupSettings
 from headrace.coordinator.transactions.transaction_metadata import TransactionSettings
 from headrace.errors import ConfigError, HeadraceError
 from headrace.log_output import WINDOW_S, LogOutput, configure_logging
-from headrace.metadata.image import Image
+from headrace.metadata.image import ConfigResourceType, Image
 from headrace.metrics.registry import Registry
 from headrace.net.connection_limits import ConnectionLimits, ListenerLimits
 from headrace.net.server import Respond, Server
@@ -91,6 +92,23 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         record_bytes_max=config.message_max_bytes,
+    )
+
+
+def consumer_group_options(
+    config: BrokerConfig, overrides: Mapping[str, str]
+) -> ConsumerGroupOptions:
+    """The settings of a consumer group: its own, or else the broker's."""
+
+    def number(name: str) -> int:
+        return group_int(config, overrides, name)
+
+    return ConsumerGroupOptions(
+        session_timeout_ms=number("consumer.session.timeout.ms"),
+        heartbeat_interval_ms=number("consumer.heartbeat.interval.ms"),
+        assignment_interval_ms=number("consumer.assignment.interval.ms"),
+        max_size=config.group_consumer_max_size,
+        assignors=config.group_consumer_assignors,
     )
 
 
@@ -319,7 +337,15 @@ def _coordination(
     groups = CoordinatorRuntime(
         OFFSETS_TOPIC,
         clock,
-        lambda _: GroupShard(group_settings(node().config), rng, group_topics.id_of),
+        lambda _: GroupShard(
+            group_settings(node().config),
+            rng,
+            group_topics.id_of,
+            topics=group_topics,
+            options_of=lambda group_id: consumer_group_options(
+                node().config, store.image.config_of(ConfigResourceType.GROUP, group_id)
+            ),
+        ),
         group_topics.on_change,
     )
     return _CoordinatorParts(
@@ -764,7 +790,8 @@ class BrokerServer:
             led = self._node.replicas.led_partitions(coordinators.topic)
             coordinators.lead(count, led)
         # Only now: shards no longer led here were dropped, and must not see newer topics.
-        self._node.group_topics.follow(image, self._node.groups)
+        offset = self._node.store.image_offset
+        self._node.group_topics.follow(image, offset, self._node.groups)
 
     def _fail(self, reason: str) -> None:
         """Stop the node before it sends anything that may be false."""

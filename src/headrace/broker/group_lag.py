@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from headrace.broker.cluster.channels import BrokerChannels
 from headrace.broker.node import Node
-from headrace.coordinator.groups.classic_group import ClassicGroup
-from headrace.coordinator.groups.group_shard import GroupShard
+from headrace.coordinator.groups.group_shard import Group, GroupShard
 from headrace.errors import CorruptBatch, HeadraceError, KafkaError
 from headrace.metadata.image import NO_LEADER
 from headrace.metrics import catalog
@@ -115,7 +114,7 @@ class GroupLags:
         self._last = now
         self._looked_up_s = self._node.clock.monotonic()
 
-    def _groups(self) -> Iterator[tuple[GroupShard, ClassicGroup]]:
+    def _groups(self) -> Iterator[tuple[GroupShard, Group]]:
         for driver in self._node.groups:
             if not driver.loading and not driver.closed:
                 for group in driver.shard.groups():
@@ -230,7 +229,7 @@ class GroupLags:
         registry.samples(catalog.GROUP_LAG_AGE, self._age)
         registry.samples(catalog.TRANSACTIONS, self._transactions)
 
-    def _of_groups(self, read: Callable[[ClassicGroup], float]) -> Callable[[], Samples]:
+    def _of_groups(self, read: Callable[[Group], float]) -> Callable[[], Samples]:
         return lambda: (
             ((group.group_id,), read(group))
             for _, group in islice(self._groups(), self._node.config.metrics_groups_max)

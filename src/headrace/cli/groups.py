@@ -156,7 +156,8 @@ def describe(
 
 
 def _print_state(group: GroupDescription) -> None:
-    protocol = f", protocol {group.protocol}" if group.protocol else ""
+    name = "assignor" if group.kind == "consumer" else "protocol"
+    protocol = f", {name} {group.protocol}" if group.protocol else ""
     members = counted(len(group.members), "member") if group.members else "no members"
     click.echo(
         printable(
@@ -216,6 +217,7 @@ def _total_lag(progress: Sequence[GroupProgress]) -> int:
 def _description(group: GroupDescription, progress: Sequence[GroupProgress]) -> dict[str, Any]:
     return {
         "name": group.name,
+        "type": group.kind,
         "state": group.state,
         "protocol_type": group.protocol_type,
         "protocol": group.protocol,
@@ -244,6 +246,8 @@ def _member_document(member: MemberDescription) -> dict[str, Any]:
         "host": member.host,
         "subscription": None if member.subscription is None else list(member.subscription),
         "assignment": None if member.assignment is None else by_topic(member.assignment),
+        "epoch": member.epoch,
+        "pattern": member.pattern,
     }
 
 

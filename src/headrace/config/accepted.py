@@ -140,7 +140,7 @@ def _setting(lines: list[str], scope: Scope) -> Option:
         name=name,
         type=_type(type_name, parts),
         default=None,
-        doc=f"{NO_EFFECT} {lines[1]}" if len(lines) > 1 else "",
+        doc=_meaning(lines, honoured="honoured" in parts),
         scope=scope,
         inherits=next((_after_equals(part) for part in parts if part.startswith("synonym=")), ""),
         sensitive=type_name == ConfigType.PASSWORD.name,
@@ -153,6 +153,13 @@ def _setting(lines: list[str], scope: Scope) -> Option:
     if default not in ("null", "required"):
         value = setting.parse("" if default == "empty" else default)
     return replace(setting, default=value, convert=_refusal(name))
+
+
+def _meaning(lines: list[str], *, honoured: bool) -> str:
+    """The second line of a setting, if there is one; a group's setting may have an effect."""
+    if len(lines) < 2:
+        return ""
+    return lines[1] if honoured else f"{NO_EFFECT} {lines[1]}"
 
 
 def _type(name: str, parts: list[str]) -> ValueType:

@@ -3,13 +3,79 @@
 from dataclasses import dataclass
 
 from headrace.config.topic import MIB
-from headrace.options import INT_MAX, Bool, Int, Long, Short, setting
+from headrace.options import INT_MAX, Bool, Int, ListOf, Long, Short, setting
+
+ASSIGNORS = ("uniform", "range")
+_REBALANCE_PROTOCOLS = ("classic", "consumer", "share", "streams")
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
 class CoordinatorConfig:
     """Settings of the group coordinator: groups, sessions and committed offsets."""
 
+    group_consumer_assignment_interval_ms: int = setting(
+        Int(0),
+        1000,
+        dynamic=True,
+        doc="The shortest time between two assignments of a consumer group, so that members that"
+        " start together are assigned to together.",
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        ListOf(choices=ASSIGNORS),
+        ASSIGNORS,
+        doc="The assignors that members of consumer groups may ask for. The first is used for"
+        " those that ask for none.",
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        Int(1),
+        5000,
+        doc="The time between two heartbeats of a member of a consumer group.",
+    )
+    group_consumer_max_assignment_interval_ms: int = setting(
+        Int(0),
+        15_000,
+        doc="The largest `consumer.assignment.interval.ms` of a group.",
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        Int(1),
+        15_000,
+        doc="The largest `consumer.heartbeat.interval.ms` of a group.",
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        Int(1),
+        60_000,
+        doc="The largest `consumer.session.timeout.ms` of a group.",
+    )
+    group_consumer_max_size: int = setting(
+        Int(1),
+        INT_MAX,
+        doc="The most members of one consumer group; a further one is refused.",
+    )
+    group_consumer_min_assignment_interval_ms: int = setting(
+        Int(0),
+        0,
+        doc="The smallest `consumer.assignment.interval.ms` of a group.",
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        Int(1),
+        5000,
+        doc="The smallest `consumer.heartbeat.interval.ms` of a group.",
+    )
+    group_consumer_min_session_timeout_ms: int = setting(
+        Int(1),
+        45_000,
+        doc="The smallest `consumer.session.timeout.ms` of a group.",
+    )
+    group_consumer_session_timeout_ms: int = setting(
+        Int(1),
+        45_000,
+        doc="The silence after which a member leaves its consumer group.",
+    )
+    group_coordinator_rebalance_protocols: tuple[str, ...] = setting(
+        ListOf(choices=_REBALANCE_PROTOCOLS),
+        ("classic", "consumer", "streams"),
+        doc="The group protocols that are enabled. Only leaving `consumer` out has an effect.",
+    )
     group_initial_rebalance_delay_ms: int = setting(
         Int(0),
         3000,

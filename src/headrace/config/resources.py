@@ -44,6 +44,14 @@ _MATCHED = (
 )
 
 
+def group_int(broker: BrokerConfig, overrides: Mapping[str, str], name: str) -> int:
+    """A number of a group's settings: its own, or else the broker's."""
+    text = overrides.get(name)
+    if text is None:
+        return int(broker.value_of(f"group.{name}"))
+    return int(kafka_settings(Scope.GROUP)[name].parse(text))
+
+
 def check_group(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
     """Refuse settings of a group that are out of the broker's bounds or contradict each other."""
     described = describe_group(broker, overrides)

@@ -149,7 +149,9 @@ def describe_client_metrics(overrides: Mapping[str, str]) -> dict[str, Described
 
 
 def accepted_value(broker: BrokerConfig, name: str) -> Any:
-    """The value of a broker setting that is accepted and has no field in a config."""
+    """The value of a broker setting, which may be accepted and have no field in a config."""
+    if name in BROKER_SETTINGS:
+        return broker.value_of(name)
     setting = find_setting(name, Scope.BROKER, BROKER_SETTINGS)
     for layer in (broker.dynamic, broker.dynamic_defaults, broker.static):
         if name in layer:

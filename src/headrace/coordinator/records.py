@@ -1,5 +1,6 @@
 """Codecs of the records of `__consumer_offsets` and `__transaction_state`, as Kafka has them."""
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import TypeAlias, TypeVar
 
@@ -10,6 +11,22 @@ from headrace.coordinator.transactions.transaction_metadata import (
 )
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocol.message_codec import decode
+from headrace.protocol.messages.consumer_group_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
 from headrace.protocol.messages.offsets_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -24,24 +41,57 @@ from headrace.protocol.messages.transaction_records import (
 from headrace.protocol.schema import (
     RESPONSE_ELEMENTS_MAX,
     AnyMessage,
+    Message,
     encode_message,
     schema_of,
 )
 from headrace.types import ZERO_UUID, TopicPartition
 
-Key: TypeAlias = OffsetCommitKey | GroupMetadataKey
-_Value = TypeVar("_Value", OffsetCommitValue, GroupMetadataValue)
+ConsumerGroupKey: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+ConsumerGroupValue: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
+_Value = TypeVar("_Value", bound=Message)
 
 _INT16 = Struct(">h")
 _OFFSET_KEY = _INT16.pack(1)
 _GROUP_KEY = _INT16.pack(2)
 
+# The records of a group whose coordinator assigns (KIP-848).
+_CONSUMER_GROUP_VALUES: Mapping[type[ConsumerGroupKey], type[ConsumerGroupValue]] = {
+    ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey: ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+}
+
 # Type 0 is the offset key of the first Kafka brokers; the fields are the same.
-_KEY_TYPES: dict[int, type[OffsetCommitKey] | type[GroupMetadataKey]] = {
+_KEY_TYPES: Mapping[int, type[Key]] = {
     0: OffsetCommitKey,
     1: OffsetCommitKey,
     2: GroupMetadataKey,
+    **{key.api_key: key for key in _CONSUMER_GROUP_VALUES},
 }
+# The only version of their values so far; later fields of them are tagged.
+_CONSUMER_GROUP_VERSION = 0
 
 # The newest version that all brokers since Kafka 2.1 can read.
 _VERSION = 3
@@ -76,6 +126,22 @@ def group_record(group: str, value: GroupMetadataValue | None) -> CoordinatorRec
     if value is None:
         return CoordinatorRecord(key, None)
     return CoordinatorRecord(key, _INT16.pack(_VERSION) + encode_message(value, _VERSION))
+
+
+def consumer_group_record(
+    key: ConsumerGroupKey, value: ConsumerGroupValue | None
+) -> CoordinatorRecord:
+    """Encode a record of a consumer group, or its tombstone."""
+    encoded_key = _INT16.pack(key.api_key) + encode_message(key, 0)
+    if value is None:
+        return CoordinatorRecord(encoded_key, None)
+    version = _CONSUMER_GROUP_VERSION
+    return CoordinatorRecord(encoded_key, _INT16.pack(version) + encode_message(value, version))
+
+
+def decode_consumer_group(key: ConsumerGroupKey, value: bytes) -> ConsumerGroupValue:
+    """Decode the value of a record of a consumer group."""
+    return _decode_value(_CONSUMER_GROUP_VALUES[type(key)], value)
 
 
 def decode_key(key: bytes) -> Key | None:

@@ -1,6 +1,6 @@
 """The interface between a coordinator shard and the shell that does its I/O."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol, TypeAlias
@@ -22,10 +22,14 @@ class CoordinatorRecord(NamedTuple):
 
 
 class RequestClient(NamedTuple):
-    """The client id and host of a request's sender, as DescribeGroups shows them."""
+    """The client id and host of a request's sender, as DescribeGroups shows them.
+
+    `may_see` says whether it may learn of a topic that a pattern matches.
+    """
 
     client_id: str
     host: str
+    may_see: Callable[[str], bool] = lambda _: True
 
 
 NO_PRODUCER = -1
@@ -184,6 +188,20 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = 600_000
     # The largest record of a group; records of offsets are always short.
     record_bytes_max: int = 1_048_588
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupOptions:
+    """The settings of a consumer group, with Kafka's defaults: its own, or else the broker's."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    # A target assignment is computed at most this often, for all changes since the last.
+    assignment_interval_ms: int = 1_000
+    max_size: int = 2_147_483_647
+    # The assignors that members may ask for; the first is used if they ask for none.
+    assignors: tuple[str, ...] = ("uniform", "range")
+    pattern_refresh_interval_ms: int = 600_000
 
 
 _BYTES_MAX = 32_767

@@ -24,6 +24,7 @@ METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 TRANSACTION_VERSION = "transaction.version"
 ELR_VERSION = "eligible.leader.replicas.version"
+GROUP_VERSION = "group.version"
 
 
 class VersionRange(NamedTuple):
@@ -57,14 +58,15 @@ _METADATA_CHANGES = frozenset({17, 23, 30})
 # From 23 on records of partitions have room for eligible leader replicas (KIP-966).
 _ELR_METADATA_VERSION_MIN = 23
 
-# The levels this version supports. Features of Kafka 4.3 that are not here are off: group.version
-# (KIP-848), share.version (KIP-932) and streams.version (KIP-1071).
+# The levels this version supports. Features of Kafka 4.3 that are not here are off: share.version
+# (KIP-932) and streams.version (KIP-1071).
 SUPPORTED: Ranges = MappingProxyType(
     {
         KRAFT_VERSION: VersionRange(0, 1),
         METADATA_VERSION: VersionRange(_METADATA_VERSION_MIN, METADATA_VERSION_MAX),
         TRANSACTION_VERSION: VersionRange(0, 2),
         ELR_VERSION: VersionRange(0, 1),
+        GROUP_VERSION: VersionRange(0, 1),
     }
 )
 
@@ -81,7 +83,9 @@ BOOTSTRAP_LEVELS: Mapping[str, int] = MappingProxyType(
 )
 
 # The levels of a new cluster. In older clusters a new feature is off until it is raised.
-NEW_CLUSTER_LEVELS: Mapping[str, int] = MappingProxyType({**BOOTSTRAP_LEVELS, ELR_VERSION: 1})
+NEW_CLUSTER_LEVELS: Mapping[str, int] = MappingProxyType(
+    {**BOOTSTRAP_LEVELS, ELR_VERSION: 1, GROUP_VERSION: 1}
+)
 
 # The ranges of a broker that registers without ranges: its version is from before levels were
 # recorded, and it acts by `BOOTSTRAP_LEVELS` whatever the log has.

@@ -18,6 +18,7 @@ from headrace.metadata.delegation_tokens import (
 )
 from headrace.metadata.features import (
     ELR_VERSION,
+    GROUP_VERSION,
     KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED,
@@ -256,6 +257,11 @@ class Image:
         return bool(
             self.acls or self.client_quotas or self.scram_credentials or self.delegation_tokens
         ) or any(key.resource_type == ConfigResourceType.ROLE for key in self.configs)
+
+    @property
+    def has_consumer_groups(self) -> bool:
+        """Whether the feature of groups whose coordinator assigns (KIP-848) is on."""
+        return levels_of(self.features).get(GROUP_VERSION, 0) > 0
 
     def require_security_records(self) -> None:
         """Raise KafkaError if a broker stops at records of ACLs, roles, quotas, users, tokens."""

@@ -28,6 +28,8 @@ from headrace.protocol.messages import (
     begin_quorum_epoch,
     broker_heartbeat,
     broker_registration,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_delegation_token,
     create_partitions,
@@ -322,6 +324,14 @@ class Api(IntEnum):
     ALLOCATE_PRODUCER_IDS = _ApiRow(
         allocate_producer_ids.AllocateProducerIdsRequest,
         allocate_producer_ids.AllocateProducerIdsResponse,
+    )
+    CONSUMER_GROUP_HEARTBEAT = _ApiRow(
+        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest,
+        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse,
+    )
+    CONSUMER_GROUP_DESCRIBE = _ApiRow(
+        consumer_group_describe.ConsumerGroupDescribeRequest,
+        consumer_group_describe.ConsumerGroupDescribeResponse,
     )
     GET_TELEMETRY_SUBSCRIPTIONS = _ApiRow(
         get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest,

@@ -1,5 +1,6 @@
 """A group goes on when the broker that coordinates it dies: its offsets are where it left them."""
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import Cluster
@@ -26,23 +27,25 @@ def read(consumer: Consumer, wanted: set[int], attempts: int = 60) -> list[int]:
     return seen
 
 
-def new_consumer(cluster: Cluster) -> Consumer:
+def new_consumer(cluster: Cluster, protocol: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
             "group.id": "workers",
+            "group.protocol": protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            **({"session.timeout.ms": 6000} if protocol == "classic" else {}),
         }
     )
 
 
-def test_a_group_survives_its_coordinator() -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_survives_its_coordinator(protocol: str) -> None:
     config = {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "3"}
     with Cluster(brokers=3, config=config) as cluster:
         cluster.create_topic("work", partitions=3, replication_factor=3)
-        consumer = new_consumer(cluster)
+        consumer = new_consumer(cluster, protocol)
         consumer.subscribe(["work"])
         produce(cluster, 0, RECORDS)
         assert sorted(read(consumer, set(range(RECORDS)))) == list(range(RECORDS))
@@ -60,7 +63,7 @@ def test_a_group_survives_its_coordinator() -> None:
         assert sum(entry.offset for entry in committed) == 2 * RECORDS
         consumer.close()
         # A newcomer finds nothing left to do: the commit was made by the second coordinator.
-        late = new_consumer(cluster)
+        late = new_consumer(cluster, protocol)
         late.subscribe(["work"])
         produce(cluster, 2 * RECORDS, 3)
         assert sorted(read(late, {600, 601, 602})) == [600, 601, 602]

@@ -15,6 +15,7 @@ import psutil
 
 from headrace.errors import ErrorCode
 from headrace.protocol.message_codec import decode
+from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from headrace.protocol.schema import RESPONSE_ELEMENTS_MAX, schema_of
@@ -30,6 +31,13 @@ SESSION_MS = 3000
 HEARTBEAT_MS = 300
 POLL_INTERVAL_MS = 4000
 METADATA_MS = 60_000
+# Settings of a broker under which groups whose coordinator assigns have these times, too.
+ASSIGNED_SETTINGS = {
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
+}
 
 Partition: TypeAlias = tuple[str, int]
 
@@ -188,6 +196,11 @@ class Group:
     def strategy(self) -> str:
         return self._options.strategy
 
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether members keep reading what stays theirs when the group changes."""
+        return self.strategy == "cooperative-sticky" or "assigned" in self._options.client
+
     def start(self, count: int = 1, **options: Any) -> list[Member]:
         started = []
         for _ in range(count):
@@ -257,11 +270,10 @@ class Group:
         wrong = {owner: names for owner, names in owners.items() if len(names) != 1}
         if wrong:
             return f"{self.name}: {wrong} do not have one owner"
-        described = describe(self.address, self.name)
-        if described.group_state != "Stable":
-            return f"{self.name} is {described.group_state}"
+        state, kept = state_of(self.address, self.name)
+        if state != "Stable":
+            return f"{self.name} is {state}"
         told = {member.name: member.owned for member in self.members}
-        kept = assignments(described)
         return None if kept == told else f"{self.name}: coordinator {kept}, consumers {told}"
 
 
@@ -283,6 +295,23 @@ def wait_settled(groups: Sequence[Group], partitions: Sequence[Partition]) -> No
 
 def partitions_of(report: Report) -> set[Partition]:
     return {(topic, partition) for topic, partition in report.details}
+
+
+def state_of(address: str, group: str) -> tuple[str, dict[str, frozenset[Partition]]]:
+    """The state of a group of any type, and what its members work on, by their client ids."""
+    with Wire(address) as wire:
+        [found] = wire.ask(ConsumerGroupDescribeRequest(group_ids=[group])).groups
+    if found.error_code:
+        described = describe(address, group)
+        return described.group_state, assignments(described)
+    return found.group_state, {
+        member.client_id: frozenset(
+            (topic.topic_name, partition)
+            for topic in member.assignment.topic_partitions
+            for partition in topic.partitions
+        )
+        for member in found.members
+    }
 
 
 def describe(address: str, group: str) -> DescribedGroup:

@@ -114,9 +114,7 @@ class Librdkafka(Consumer):
             "bootstrap.servers": options.address,
             "client.id": options.name,
             "group.id": options.group,
-            "partition.assignment.strategy": options.strategy,
-            "session.timeout.ms": options.session_ms,
-            "heartbeat.interval.ms": options.heartbeat_ms,
+            **self.protocol_settings(options),
             "max.poll.interval.ms": options.poll_interval_ms,
             "topic.metadata.refresh.interval.ms": options.metadata_ms,
             "auto.offset.reset": options.reset,
@@ -136,6 +134,13 @@ class Librdkafka(Consumer):
             on_revoke=lambda _, partitions: reports.partitions("revoked", partitions),
             on_lost=lambda _, partitions: reports.partitions("revoked", partitions),
         )
+
+    def protocol_settings(self, options: Options) -> dict[str, Any]:
+        return {
+            "partition.assignment.strategy": options.strategy,
+            "session.timeout.ms": options.session_ms,
+            "heartbeat.interval.ms": options.heartbeat_ms,
+        }
 
     def _on_error(self, error: Any) -> None:
         # A fenced consumer that has read nothing since reads nothing more and commits nothing more:
@@ -174,6 +179,13 @@ class Librdkafka(Consumer):
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class LibrdkafkaAssigned(Librdkafka):
+    """librdkafka in a group whose coordinator assigns; timeouts are those of the broker."""
+
+    def protocol_settings(self, options: Options) -> dict[str, Any]:
+        return {"group.protocol": "consumer", "group.remote.assignor": options.strategy}
 
 
 class KafkaPython(Consumer):
@@ -379,6 +391,7 @@ class Headrace(Consumer):
 CONSUMERS: dict[str, type[Any]] = {
     "headrace": Headrace,
     "librdkafka": Librdkafka,
+    "librdkafka-assigned": LibrdkafkaAssigned,
     "kafka-python": KafkaPython,
     "aiokafka": Aiokafka,
 }

@@ -14,7 +14,9 @@ PARTITIONS: list[Partition] = [("orders", index) for index in range(6)]
 RECORDS = 600
 
 
-@pytest.mark.parametrize("client", ["headrace", "librdkafka", "kafka-python", "aiokafka"])
+@pytest.mark.parametrize(
+    "client", ["headrace", "librdkafka", "librdkafka-assigned", "kafka-python", "aiokafka"]
+)
 def test_one_group_shares_the_records_and_many_groups_each_get_all(
     broker: BrokerProcess, client: str
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.integration.groups.consumers import (
+    ASSIGNED_SETTINGS,
     Group,
     Member,
     Partition,
@@ -24,6 +25,8 @@ from tests.support import BrokerProcess
 STRATEGIES = {
     "headrace": ["range", "roundrobin", "sticky", "cooperative-sticky"],
     "librdkafka": ["range", "roundrobin", "cooperative-sticky"],
+    # Groups whose coordinator assigns.
+    "librdkafka-assigned": ["uniform", "range"],
     "kafka-python": ["range", "roundrobin", "sticky", "cooperative-sticky"],
     "aiokafka": ["range", "roundrobin", "sticky"],
 }
@@ -57,7 +60,7 @@ class Cast:
         for group in self.groups:
             if "sticky" in group.strategy:
                 check_moves(before[group], group.assignment)
-            if group.strategy == "cooperative-sticky" and is_calm:
+            if group.is_cooperative and is_calm:
                 check_revocations(before[group], group.assignment, marks)
 
     def end(self) -> None:
@@ -106,7 +109,7 @@ def resume_one(group: Group) -> None:
 
 @pytest.fixture
 def group_broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    broker = start_broker(**{"group.min.session.timeout.ms": "1000"})
+    broker = start_broker(**{"group.min.session.timeout.ms": "1000"}, **ASSIGNED_SETTINGS)
     for topic in TOPICS:
         create_topic(broker.address, topic, 5)
     return broker

@@ -29,6 +29,7 @@ from headrace.protocol.apis import (
     served_versions,
 )
 from headrace.protocol.messages import (
+    consumer_group_describe,
     delete_topics,
     describe_configs,
     describe_transactions,
@@ -123,6 +124,21 @@ MORE_REQUESTS: list[Message] = [
 ANSWERS: dict[Api, Callable[[], Message]] = {
     Api.LIST_GROUPS: lambda: list_groups.ListGroupsResponse(
         groups=[list_groups.ListedGroup(group_id=SECRET)]
+    ),
+    Api.CONSUMER_GROUP_DESCRIBE: lambda: consumer_group_describe.ConsumerGroupDescribeResponse(
+        groups=[
+            consumer_group_describe.DescribedGroup(
+                members=[
+                    consumer_group_describe.Member(
+                        assignment=consumer_group_describe.Assignment(
+                            topic_partitions=[
+                                consumer_group_describe.TopicPartitions(topic_name=SECRET)
+                            ]
+                        )
+                    )
+                ]
+            )
+        ]
     ),
     Api.LIST_TRANSACTIONS: lambda: list_transactions.ListTransactionsResponse(
         transaction_states=[list_transactions.TransactionState(transactional_id=SECRET)]

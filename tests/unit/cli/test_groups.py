@@ -147,6 +147,8 @@ def test_describe_tells_programs_everything(brokers: AdminBrokers) -> None:
         "host": "10.0.0.9",
         "subscription": ["a"],
         "assignment": {"a": [0, 1]},
+        "epoch": None,
+        "pattern": None,
     }
 
 

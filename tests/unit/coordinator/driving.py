@@ -6,7 +6,9 @@ from random import Random
 from typing import Any
 
 from headrace.coordinator.groups.group_shard import GroupShard
+from headrace.coordinator.groups.topic_catalog import TopicCatalog
 from headrace.coordinator.shard import (
+    ConsumerGroupOptions,
     CoordinatorRecord,
     GroupSettings,
     Reply,
@@ -59,6 +61,7 @@ START_MS = 1_700_000_000_000
 CLIENT = RequestClient("app", "/10.0.0.7")
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=DELAY_MS)
+OPTIONS = ConsumerGroupOptions()
 
 
 def subscription(*topics: str, version: int = 3) -> bytes:
@@ -75,8 +78,14 @@ class Shell:
         log: Iterable[CoordinatorRecord] = (),
         now_ms: int = START_MS,
         seed: int = 0,
+        topics: TopicCatalog | None = None,
+        options: ConsumerGroupOptions = OPTIONS,
     ) -> None:
-        self.shard = GroupShard(settings, Random(seed))
+        self.catalog = topics
+        self.options = options
+        self.shard = GroupShard(
+            settings, Random(seed), topics=topics, options_of=lambda _: self.options
+        )
         self.log = list(log)
         for record in self.log:
             self.shard.replay(record)
@@ -118,7 +127,9 @@ class Shell:
 
     def reload(self) -> "Shell":
         """Another shard that knows what this one has written."""
-        return Shell(log=self.log, now_ms=self.now_ms, seed=1)
+        return Shell(
+            log=self.log, now_ms=self.now_ms, seed=1, topics=self.catalog, options=self.options
+        )
 
     @property
     def waiting(self) -> set[int]:

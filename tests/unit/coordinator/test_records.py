@@ -88,7 +88,7 @@ def test_the_oldest_type_of_offset_key_is_known() -> None:
 
 
 def test_keys_of_newer_types_are_nothing_to_us() -> None:
-    assert decode_key(b"\x00\x03anything") is None
+    assert decode_key(b"\x00\x11anything") is None
 
 
 @pytest.mark.parametrize(

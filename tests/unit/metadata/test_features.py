@@ -122,7 +122,7 @@ def test_a_trial_changes_nothing() -> None:
         (("transaction.version", 3, UPGRADE), "controller 1 supports only versions 0-2"),
         (("metadata.version", 31, UPGRADE), "controller 1 supports only versions 17-30"),
         (("metadata.version", 16, SAFE), "controller 1 supports only versions 17-30"),
-        (("group.version", 1, UPGRADE), "controller 1 does not support this feature"),
+        (("share.version", 1, UPGRADE), "controller 1 does not support this feature"),
         (("metadata.version", 29, SAFE), "metadata that level 30 can express may be lost"),
         (("metadata.version", 29, UNSAFE), "metadata that level 30 can express may be lost"),
         (("no.such", 1, UPGRADE), "controller 1 does not support this feature"),
@@ -215,7 +215,7 @@ def test_a_broker_that_lacks_a_level_of_the_cluster_may_not_register() -> None:
 
 
 def test_a_level_that_this_version_does_not_know_stops_it() -> None:
-    for name, value in ((METADATA_VERSION, 31), ("group.version", 1)):
+    for name, value in ((METADATA_VERSION, 31), ("share.version", 1)):
         with pytest.raises(MetadataError, match="run one that does"):
             Image().apply([level(name, value)])
 

@@ -18,6 +18,8 @@ from headrace.broker.access.rules import (
 from headrace.broker.request import Denial, RequestContext
 from headrace.errors import ErrorCode
 from headrace.protocol.messages import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -48,6 +50,32 @@ def _check_member(context: RequestContext, request: Any) -> Denial:
 MEMBER = AccessRule((right(AclOperation.READ, _GROUP),), _check_member)
 
 
+def _check_consumer_member(
+    context: RequestContext, request: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest
+) -> Denial:
+    denial = _check_member(context, request)
+    if denial is not None:
+        return denial
+    # The topics of a pattern are those that its sender sees.
+    named = request.subscribed_topic_names or ()
+    if all(context.may(AclOperation.DESCRIBE, _TOPIC, topic) for topic in named):
+        return None
+    return refuse_whole(context, _TOPIC_DENIED)
+
+
+CONSUMER_MEMBER = AccessRule(
+    (
+        right(AclOperation.READ, _GROUP),
+        right(
+            AclOperation.DESCRIBE,
+            _TOPIC,
+            note="of each topic that is named; without it one that matches a pattern is not read",
+        ),
+    ),
+    _check_consumer_member,
+)
+
+
 # -- Lists and descriptions of groups
 
 
@@ -65,6 +93,53 @@ def _check_describe(
 
 
 DESCRIBE_GROUPS = AccessRule((right(AclOperation.DESCRIBE, _GROUP, EACH_GROUP),), _check_describe)
+
+
+def _check_describe_consumer_groups(
+    context: RequestContext, request: consumer_group_describe.ConsumerGroupDescribeRequest
+) -> Denial:
+    denied = remove_denied(
+        request, "group_ids", lambda group: context.may(AclOperation.DESCRIBE, _GROUP, group)
+    )
+    refused = [
+        consumer_group_describe.DescribedGroup(group_id=group, error_code=_GROUP_DENIED)
+        for group in denied
+    ]
+
+    def hide(response: consumer_group_describe.ConsumerGroupDescribeResponse) -> None:
+        for group in response.groups:
+            if not all(
+                context.sees(AclOperation.DESCRIBE, _TOPIC, topic) for topic in _topics_of(group)
+            ):
+                group.error_code = _TOPIC_DENIED
+                group.error_message = (
+                    "The group has described topic(s) that the client is not authorized to"
+                    " describe."
+                )
+                group.members = []
+        response.groups += refused
+
+    if request.group_ids:
+        return hide
+    return consumer_group_describe.ConsumerGroupDescribeResponse(groups=refused)
+
+
+def _topics_of(group: consumer_group_describe.DescribedGroup) -> set[str]:
+    return {
+        topic.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
+    }
+
+
+DESCRIBE_CONSUMER_GROUPS = AccessRule(
+    (
+        right(AclOperation.DESCRIBE, _GROUP, EACH_GROUP),
+        right(AclOperation.DESCRIBE, _TOPIC, EACH_GROUP, "of each topic that it is assigned"),
+    ),
+    _check_describe_consumer_groups,
+)
 
 
 def _check_list(context: RequestContext, request: list_groups.ListGroupsRequest) -> Denial:

@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from headrace.broker.coordination.runtime import ShardDriver
 from headrace.coordinator.groups.group_shard import GroupShard
+from headrace.coordinator.groups.topic_catalog import CatalogTopic
 from headrace.errors import KafkaError
-from headrace.metadata.image import Image
+from headrace.metadata.image import Image, TopicImage
 
 logger = logging.getLogger(__name__)
 
@@ -28,17 +29,32 @@ class GroupTopics:
 
     def __init__(self) -> None:
         self.image = Image()
+        # Offsets of the metadata log: as of which any topic changed, and a topic came, at last.
+        self.version = 0
+        self.names_version = 0
 
     def id_of(self, name: str) -> bytes | None:
         """The id of the topic with a name; None if there is none."""
         topic = self.image.topics.get(name)
         return None if topic is None else topic.topic_id
 
-    def follow(self, image: Image, drivers: Iterable[GroupDriver]) -> None:
-        """Take over an image, and remove the offsets of topics deleted in it."""
+    def by_name(self, name: str) -> CatalogTopic | None:
+        return _catalogued(self.image.topics.get(name))
+
+    def by_id(self, topic_id: bytes) -> CatalogTopic | None:
+        return _catalogued(self.image.topics_by_id.get(topic_id))
+
+    def names(self) -> Collection[str]:
+        return self.image.topics.keys()
+
+    def follow(self, image: Image, offset: int, drivers: Iterable[GroupDriver]) -> None:
+        """Take over the image at an offset, and remove the offsets of topics deleted in it."""
         old, self.image = self.image, image
         if old.topics_by_id is image.topics_by_id:
             return
+        self.version = offset
+        if image.topics_by_id.keys() - old.topics_by_id.keys():
+            self.names_version = offset
         gone = old.topics_by_id.keys() - image.topics_by_id.keys()
         if not gone:
             return
@@ -74,3 +90,9 @@ class GroupTopics:
                 len(effects.records),
             )
             driver.perform(effects)
+
+
+def _catalogued(topic: TopicImage | None) -> CatalogTopic | None:
+    if topic is None:
+        return None
+    return CatalogTopic(topic.topic_id, topic.name, len(topic.partitions))

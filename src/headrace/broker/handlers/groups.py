@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, DescribeGroups, DeleteGroups."""
+"""Members of groups of both protocols; ListGroups, descriptions of groups, DeleteGroups."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
@@ -6,6 +6,17 @@ from typing import TypeVar, cast
 from headrace.broker.request import RequestContext
 from headrace.coordinator.shard import RequestClient, ShardEffects
 from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from headrace.protocol.messages.consumer_group_describe import (
+    DescribedGroup as DescribedConsumerGroup,
+)
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from headrace.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -22,7 +33,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.protocol.schema import Message
-from headrace.security.acls import AclResourceType
+from headrace.security.acls import AclOperation, AclResourceType
 
 Response = TypeVar("Response", bound=Message)
 
@@ -34,7 +45,11 @@ def ask_shard(
     refuse: Callable[[ErrorCode], Response],
 ) -> Response | Awaitable[Response]:
     """The response of a group's shard, or `refuse(code)` without an available shard."""
-    client = RequestClient(context.client_id or "", context.host)
+    client = RequestClient(
+        context.client_id or "",
+        context.host,
+        lambda topic: context.sees(AclOperation.DESCRIBE, AclResourceType.TOPIC, topic),
+    )
     try:
         driver = context.node.groups.driver_of(group_id)
         answer = driver.handle(request, context.version, client)
@@ -85,6 +100,55 @@ def leave_group(
     return ask_shard(
         context, request.group_id, request, lambda code: LeaveGroupResponse(error_code=code)
     )
+
+
+def _consumer_groups_are_on(context: RequestContext) -> bool:
+    """Whether groups may be of the consumer protocol: in this cluster, and at this broker."""
+    node = context.node
+    enabled = node.config.group_coordinator_rebalance_protocols
+    return "consumer" in enabled and node.store.image.has_consumer_groups
+
+
+def consumer_group_heartbeat(
+    context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
+    if not _consumer_groups_are_on(context):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ask_shard(
+        context,
+        request.group_id,
+        request,
+        lambda code: ConsumerGroupHeartbeatResponse(error_code=code),
+    )
+
+
+def consumer_group_describe(
+    context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(
+        groups=[
+            _describe_consumer_group(context, group_id, request) for group_id in request.group_ids
+        ]
+    )
+
+
+def _describe_consumer_group(
+    context: RequestContext, group_id: str, request: ConsumerGroupDescribeRequest
+) -> DescribedConsumerGroup:
+    if not _consumer_groups_are_on(context):
+        code = ErrorCode.UNSUPPORTED_VERSION
+        return DescribedConsumerGroup(group_id=group_id, error_code=code)
+    if not group_id:
+        code = ErrorCode.INVALID_GROUP_ID
+        return DescribedConsumerGroup(group_id=group_id, error_code=code)
+    try:
+        shard = context.node.groups.driver_of(group_id).shard
+    except KafkaError as error:
+        return DescribedConsumerGroup(group_id=group_id, error_code=error.code)
+    found = shard.describe_consumer_group(group_id)
+    if request.include_authorized_operations:
+        found.authorized_operations = context.operations_on(AclResourceType.GROUP, group_id)
+    return found
 
 
 def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:

@@ -10,6 +10,7 @@ from headrace.broker.coordination.runtime import OFFSETS_TOPIC
 from headrace.broker.node import Node, UncommittedMarker
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
+from headrace.coordinator.patterns import full_matcher
 from headrace.coordinator.shard import RequestClient, ShardEffects
 from headrace.coordinator.transactions.transaction_metadata import AddOffsets, AddPartitions
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
@@ -57,29 +58,6 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
-
-# Regular expressions of clients, matched in linear time by RE2.
-#
-# Python's own engine can run for ever on a pattern of a few characters, and block the event loop.
-# The module is loaded with the first pattern: most brokers never get any.
-
-
-def full_matcher(pattern: str) -> Callable[[str], bool]:
-    """A test whether a whole text matches; INVALID_REGULAR_EXPRESSION for a bad pattern."""
-    try:
-        import re2  # type: ignore[import-untyped]  # noqa: PLC0415
-    except ImportError as error:
-        detail = "this broker has no google-re2 to match patterns with"
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail) from error
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(pattern, options)
-    except (re2.error, UnicodeEncodeError) as error:
-        detail = f"{pattern!r} is no regular expression: {error}"
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail) from error
-    return lambda text: compiled.fullmatch(text) is not None
-
 
 _BATCHED_SINCE = 4
 

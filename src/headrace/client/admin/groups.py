@@ -12,6 +12,11 @@ from headrace.client.errors import check, failure
 from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, Subject
 from headrace.protocol.message_codec import decode
+from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from headrace.protocol.messages.consumer_group_describe import (
+    DescribedGroup as DescribedConsumerGroup,
+)
+from headrace.protocol.messages.consumer_group_describe import Member as DescribedMember
 from headrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -41,6 +46,8 @@ from headrace.types import TopicPartition
 EMPTY, DEAD = "Empty", "Dead"
 
 _CONSUMER = "consumer"
+# The end of what DescribeGroups says about a group of another type, in Kafka too.
+_NOT_CLASSIC = "is not a classic group."
 # An empty assignment: version 0, no topics, no user data.
 _NOTHING = bytes(2 + 4) + b"\xff" * 4
 
@@ -60,7 +67,8 @@ class GroupListing:
 class MemberDescription:
     """A live member. Subscription and assignment are None if it does not use the consumer protocol.
 
-    The subscription is also None during a rebalance, when the coordinator does not report it.
+    The subscription is also None during a rebalance, when the coordinator does not report it. In a
+    consumer group a member has an epoch, and may subscribe to the topics that match a pattern.
     """
 
     member_id: str
@@ -69,11 +77,17 @@ class MemberDescription:
     host: str
     subscription: tuple[str, ...] | None
     assignment: tuple[TopicPartition, ...] | None
+    epoch: int | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group and its members, as its coordinator describes them."""
+    """A group and its members, as its coordinator describes them.
+
+    `kind` is its type: "classic", or "consumer" if its coordinator assigns (KIP-848). `protocol` is
+    the way in which partitions are assigned.
+    """
 
     name: str
     state: str
@@ -81,6 +95,7 @@ class GroupDescription:
     protocol: str
     coordinator: int
     members: tuple[MemberDescription, ...]
+    kind: str = "classic"
 
 
 class GroupAdmin:
@@ -129,7 +144,13 @@ class GroupAdmin:
         ) -> dict[str, GroupDescription | KafkaError]:
             request = DescribeGroupsRequest(groups=asked)
             response = await self._cluster.call(request, deadline, node)
-            return {group.group_id: _group(group, node) for group in response.groups}
+            found = {group.group_id: _group(group, node) for group in response.groups}
+            others = [name for name, group in found.items() if _is_of_another_type(group)]
+            if others:
+                wanted = ConsumerGroupDescribeRequest(group_ids=others)
+                answer = await self._cluster.call(wanted, deadline, node)
+                found |= {group.group_id: _consumer_group(group, node) for group in answer.groups}
+            return found
 
         return await self._coordinators.ask(names, attempt)
 
@@ -174,6 +195,46 @@ def _group(described: DescribedGroup, node: int) -> GroupDescription | KafkaErro
         described.protocol_data,
         node,
         tuple(_member(member, readable) for member in described.members),
+    )
+
+
+def _is_of_another_type(found: GroupDescription | KafkaError) -> bool:
+    """Whether a group is there, and is described by another request."""
+    return isinstance(found, KafkaError) and found.what.endswith(_NOT_CLASSIC)
+
+
+def _consumer_group(described: DescribedConsumerGroup, node: int) -> GroupDescription | KafkaError:
+    error = group_failure(described.error_code, described.error_message, described.group_id)
+    if error is not None:
+        return error
+    return GroupDescription(
+        described.group_id,
+        described.group_state,
+        _CONSUMER,
+        described.assignor_name,
+        node,
+        tuple(_member_of_consumer_group(member) for member in described.members),
+        _CONSUMER,
+    )
+
+
+def _member_of_consumer_group(described: DescribedMember) -> MemberDescription:
+    assigned = described.assignment.topic_partitions
+    return MemberDescription(
+        described.member_id,
+        described.instance_id,
+        described.client_id,
+        described.client_host.rpartition("/")[2],
+        tuple(sorted(described.subscribed_topic_names)),
+        tuple(
+            sorted(
+                TopicPartition(topic.topic_name, number)
+                for topic in assigned
+                for number in topic.partitions
+            )
+        ),
+        described.member_epoch,
+        described.subscribed_topic_regex or None,
     )
 
 

@@ -5,40 +5,28 @@ add.partitions.to.txn.retry.backoff.max.ms INT 100 0:
     Longest time a leader keeps trying to add a partition to a transaction.
 add.partitions.to.txn.retry.backoff.ms INT 20 1:
     Pause before a leader tries again to add a partition to a transaction.
-group.consumer.assignment.interval.ms INT 1000 0: cluster-wide
-    Shortest time between two assignments of a consumer group.
+group.consumer.assignment.interval.ms INT 1000 cluster-wide
 group.consumer.assignors LIST uniform,range
-    Assignors of the broker for consumer groups; the first is the default.
-group.consumer.heartbeat.interval.ms INT 5000 1:
-    Time between two heartbeats of a member of a consumer group.
-group.consumer.max.assignment.interval.ms INT 15000 0:
-    Largest `consumer.assignment.interval.ms` of a group.
-group.consumer.max.heartbeat.interval.ms INT 15000 1:
-    Largest `consumer.heartbeat.interval.ms` of a group.
-group.consumer.max.session.timeout.ms INT 60000 1:
-    Largest `consumer.session.timeout.ms` of a group.
-group.consumer.max.size INT 2147483647 1:
-    Most members of a consumer group.
+group.consumer.heartbeat.interval.ms INT 5000
+group.consumer.max.assignment.interval.ms INT 15000
+group.consumer.max.heartbeat.interval.ms INT 15000
+group.consumer.max.session.timeout.ms INT 60000
+group.consumer.max.size INT 2147483647
 group.consumer.migration.policy STRING bidirectional
     Whether a group with members may change between the classic and the new protocol.
-group.consumer.min.assignment.interval.ms INT 0 0:
-    Smallest `consumer.assignment.interval.ms` of a group.
-group.consumer.min.heartbeat.interval.ms INT 5000 1:
-    Smallest `consumer.heartbeat.interval.ms` of a group.
-group.consumer.min.session.timeout.ms INT 45000 1:
-    Smallest `consumer.session.timeout.ms` of a group.
+group.consumer.min.assignment.interval.ms INT 0
+group.consumer.min.heartbeat.interval.ms INT 5000
+group.consumer.min.session.timeout.ms INT 45000
 group.consumer.regex.refresh.interval.ms INT 600000 10000: internal
     Time between two looks for topics that match a group's pattern.
-group.consumer.session.timeout.ms INT 45000 1:
-    Silence after which a member leaves its consumer group.
+group.consumer.session.timeout.ms INT 45000
 group.coordinator.append.linger.ms INT -1 -1:
     Time the group coordinator gathers records; -1 adapts it to the load.
 group.coordinator.background.threads INT 2 1:
     Threads of the group coordinator for slow work.
 group.coordinator.cached.buffer.max.bytes INT 1048588 524288: cluster-wide
     Largest write buffer the group coordinator keeps for reuse.
-group.coordinator.rebalance.protocols LIST classic,consumer,streams consumer|classic|share|streams
-    Group protocols that are enabled.
+group.coordinator.rebalance.protocols LIST classic,consumer,streams
 group.coordinator.threads INT 4 1:
     Threads of the group coordinator.
 group.initial.rebalance.delay.ms INT 3000

@@ -45,11 +45,11 @@ unclean.leader.election.enable BOOLEAN false
 """
 
 GROUP_ROWS = """\
-consumer.assignment.interval.ms INT 1000 0: synonym=group.consumer.assignment.interval.ms
+consumer.assignment.interval.ms INT 1000 0: synonym=group.consumer.assignment.interval.ms honoured
     Shortest time between two assignments of a consumer group.
-consumer.heartbeat.interval.ms INT 5000 1: synonym=group.consumer.heartbeat.interval.ms
+consumer.heartbeat.interval.ms INT 5000 1: synonym=group.consumer.heartbeat.interval.ms honoured
     Time between two heartbeats of a member of a consumer group.
-consumer.session.timeout.ms INT 45000 1: synonym=group.consumer.session.timeout.ms
+consumer.session.timeout.ms INT 45000 1: synonym=group.consumer.session.timeout.ms honoured
     Silence after which a member leaves its consumer group.
 share.assignment.interval.ms INT 1000 0: synonym=group.share.assignment.interval.ms
     Shortest time between two assignments of a share group.

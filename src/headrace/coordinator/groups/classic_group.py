@@ -198,6 +198,10 @@ class ClassicGroup:
         member.is_joined = joined
 
     @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
     def has_all_joined(self) -> bool:
         return self.joined_count == len(self.members) and not self.pending
 

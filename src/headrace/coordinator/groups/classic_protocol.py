@@ -83,8 +83,8 @@ class ClassicProtocol:
     """The classic protocol for the groups of a shard. Not thread-safe.
 
     `handle` and the timers of groups and members decide; `replay` tells the protocol that the
-    record of a group is committed. A protocol of another type (KIP-848) stands beside it with the
-    same calls; offsets are not its concern.
+    record of a group is committed. The protocol of the other type (KIP-848) stands beside it;
+    offsets are not its concern.
 
     Invariant: its only state is the index of waiting requests, all of whose members belong to
     groups of the shard.
@@ -651,7 +651,7 @@ class ClassicProtocol:
         if member.waiting_join is not None:
             version = member.waiting_join.version
             named_id = member.member_id if member_id is None else member_id
-            self._reply_join(call, member, _join_error(code, named_id, version))
+            self._reply_join(call, member, join_error(code, named_id, version))
 
     def _reply_join(
         self, call: GroupCall, member: ClassicMember, response: JoinGroupResponse
@@ -723,10 +723,10 @@ def _new_member_id(call: GroupCall, name: str) -> str:
 
 
 def _refuse_join(call: GroupCall, waiting: DelayedReply, code: ErrorCode, member_id: str) -> None:
-    call.reply(waiting.token, _join_error(code, member_id, waiting.version))
+    call.reply(waiting.token, join_error(code, member_id, waiting.version))
 
 
-def _join_error(code: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:
+def join_error(code: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:
     """A refusal of JoinGroup. Before version 7 the protocol name cannot be null."""
     name = None if version >= _NULL_PROTOCOL_NAME else ""
     return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=name)

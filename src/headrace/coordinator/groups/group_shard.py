@@ -1,8 +1,9 @@
 """The shard of groups in one `__consumer_offsets` partition: its requests, timers and records.
 
-A request of a member goes to the protocol of its group's type, of which there is so far only
-`ClassicProtocol`. Offsets, their expiry, and listing, describing and deleting groups are common to
-all types.
+A request of a member goes to the protocol of its group's type: `ClassicProtocol`, in which a member
+computes the assignment, or `ConsumerGroupProtocol`, in which the coordinator does. A group without
+members is taken over by the protocol of whoever joins it. Offsets, their expiry, and listing,
+describing and deleting groups are common to all types.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,13 +13,23 @@ from typing import Any, TypeAlias
 
 from headrace.coordinator.deadlines import Deadlines
 from headrace.coordinator.groups.classic_group import ClassicGroup, GroupState
-from headrace.coordinator.groups.classic_protocol import ClassicProtocol, MemberRequest
+from headrace.coordinator.groups.classic_protocol import (
+    ClassicProtocol,
+    MemberRequest,
+    join_error,
+)
+from headrace.coordinator.groups.consumer_group import ConsumerGroup
+from headrace.coordinator.groups.consumer_group_protocol import ConsumerGroupProtocol
 from headrace.coordinator.groups.group_offsets import (
     OffsetStore,
     offset_commit_error,
     txn_offset_commit_error,
 )
+from headrace.coordinator.groups.reconciliation import JOINING
+from headrace.coordinator.groups.topic_catalog import NoTopics, TopicCatalog
 from headrace.coordinator.records import (
+    ConsumerGroupKey,
+    decode_consumer_group,
     decode_group,
     decode_key,
     decode_offset,
@@ -27,6 +38,7 @@ from headrace.coordinator.records import (
 from headrace.coordinator.shard import (
     NO_PRODUCER,
     CallTimes,
+    ConsumerGroupOptions,
     CoordinatorRecord,
     GroupCall,
     GroupSettings,
@@ -37,7 +49,12 @@ from headrace.coordinator.shard import (
     TransactionalProducer,
     fits_string,
 )
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages import consumer_group_describe
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from headrace.protocol.messages.describe_groups import DescribedGroup
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest
@@ -59,6 +76,7 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.protocol.schema import Message
 from headrace.types import ZERO_UUID, TopicPartition
 
+Group: TypeAlias = ClassicGroup | ConsumerGroup
 _Handler: TypeAlias = Callable[[GroupCall, Any, int, Token, RequestClient], ShardEffects]
 
 # Bounds of one tick: heap entries inspected, and offsets of a group that expire together.
@@ -81,7 +99,8 @@ class GroupShard:
     Invariant: offsets, and the last recorded generation of every group, change only in `replay`
     and `end_transaction`.
     Waiting requests, joined members and timers are soft state, which is ahead of the log until the
-    effects are committed; so a shard whose append fails has to be dropped and loaded again.
+    effects are committed; so are consumer groups, which change when their records are written. So a
+    shard whose append fails has to be dropped and loaded again.
     """
 
     def __init__(
@@ -89,15 +108,23 @@ class GroupShard:
         settings: GroupSettings,
         random: Random,
         topic_id_of: Callable[[str], bytes | None] = lambda _: ZERO_UUID,
+        *,
+        topics: TopicCatalog | None = None,
+        options_of: Callable[[str], ConsumerGroupOptions] = lambda _: ConsumerGroupOptions(),
     ) -> None:
-        """`topic_id_of` returns a topic's id: ZERO_UUID if unknown, None if there is no topic."""
+        """`topic_id_of` returns a topic's id: ZERO_UUID if unknown, None if there is no topic.
+
+        `topics` are those that consumer groups are assigned, and `options_of` their settings.
+        """
         self._settings = settings
         self._random = random
-        self._groups: dict[str, ClassicGroup] = {}
+        self._groups: dict[str, Group] = {}
         self._deadlines = Deadlines()
         self.times = CallTimes()
         self._offsets = OffsetStore(settings, self.times, topic_id_of)
         self._classic = ClassicProtocol(settings)
+        self._topics = NoTopics() if topics is None else topics
+        self._consumer = ConsumerGroupProtocol(settings, options_of, self._topics)
         self._is_loaded = False
         self.recording_requests: frozenset[type[Message]] = frozenset(
             (OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest)
@@ -107,6 +134,7 @@ class GroupShard:
         # The number of records of unknown types that were loaded.
         self.ignored_records = 0
         self._handlers: dict[type[Message], _Handler] = {
+            ConsumerGroupHeartbeatRequest: self._handle_heartbeat,
             HeartbeatRequest: self._handle_classic,
             JoinGroupRequest: self._handle_classic,
             LeaveGroupRequest: self._handle_classic,
@@ -170,9 +198,11 @@ class GroupShard:
         elif isinstance(key, OffsetCommitKey):
             offset = None if record.value is None else decode_offset(record.value)
             self._offsets.replay(key, offset, producer_id)
-        else:
+        elif isinstance(key, GroupMetadataKey):
             value = None if record.value is None else decode_group(record.value)
             self._replay_group(call, key, value)
+        elif call is None:
+            self._load_consumer_group(key, record.value)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Commit, or drop, the pending offsets of a producer's transaction."""
@@ -189,9 +219,12 @@ class GroupShard:
             if group_id not in self._groups:
                 self._groups[group_id] = self._classic.new_group(group_id, None)
         for group in self._groups.values():
-            if group.state_timestamp_ms is not None:
-                group.state_timestamp_ms = self.times.steady_ms(group.state_timestamp_ms)
-            self._classic.start_sessions(call, group)
+            if isinstance(group, ConsumerGroup):
+                self._consumer.start_sessions(call, group)
+            else:
+                if group.state_timestamp_ms is not None:
+                    group.state_timestamp_ms = self.times.steady_ms(group.state_timestamp_ms)
+                self._classic.start_sessions(call, group)
             self._watch_expiry(group, now_ms, self._random.random())
 
     def remove_stale_offsets(self, deleted: Collection[str] | None = None) -> ShardEffects:
@@ -205,12 +238,17 @@ class GroupShard:
     ) -> OffsetFetchResponseGroup:
         """The committed offsets of one group. Topics are looked up by name.
 
-        The request's member id and epoch are for groups of other types. Uncommitted offsets, and
+        The request's member id and epoch are checked in consumer groups. Uncommitted offsets, and
         those of open transactions, are not shown; with `require_stable` they are an error.
         """
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            code = group.check_fetch(request)
+            if code is not ErrorCode.NONE:
+                return OffsetFetchResponseGroup(group_id=request.group_id, error_code=code)
         return self._offsets.fetch(request, require_stable)
 
-    def groups(self) -> list[ClassicGroup]:
+    def groups(self) -> list[Group]:
         """The groups that exist, for metrics."""
         return [group for group in self._groups.values() if group.state is not GroupState.DEAD]
 
@@ -221,13 +259,27 @@ class GroupShard:
     def describe(self, group_id: str, version: int) -> DescribedGroup:
         """A group as DescribeGroups shows it, without the authorized operations."""
         group = self._groups.get(group_id)
-        if group is not None and group.state is not GroupState.DEAD:
+        if isinstance(group, ClassicGroup) and group.state is not GroupState.DEAD:
             return group.describe()
         answer = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if version >= _DESCRIBE_NOT_FOUND:
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             answer.error_message = f"Group {group_id} not found."
+            if isinstance(group, ConsumerGroup):
+                answer.error_message = f"Group {group_id} is not a classic group."
         return answer
+
+    def describe_consumer_group(self, group_id: str) -> consumer_group_describe.DescribedGroup:
+        """A group as ConsumerGroupDescribe shows it, without the authorized operations."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.describe(self._topics, self._consumer.default_assignor(group_id))
+        problem = "not found" if group is None else "is not a consumer group"
+        return consumer_group_describe.DescribedGroup(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {problem}.",
+        )
 
     def list(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
         """The groups in any of the states and of any of the types; an empty filter passes all."""
@@ -249,11 +301,12 @@ class GroupShard:
         group = self._groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             return (), ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             return (), ErrorCode.NON_EMPTY_GROUP
         offsets = self._offsets.tombstones(group_id)
         call = self._new_call(self.times.now_ms)
-        return (*offsets, self._end_group(call, group)), ErrorCode.NONE
+        self._end_group(call, group)
+        return (*offsets, *call.out.records), ErrorCode.NONE
 
     def _new_call(self, now_ms: int) -> GroupCall:
         self.times.now_ms = now_ms
@@ -268,15 +321,77 @@ class GroupShard:
         client: RequestClient,
     ) -> ShardEffects:
         """Pass a request of a member to the classic protocol; keep a group that it creates."""
-        group = self._groups.get(request.group_id)
-        is_new = group is None and isinstance(request, JoinGroupRequest) and not request.member_id
+        found = self._groups.get(request.group_id)
+        joins = isinstance(request, JoinGroupRequest) and not request.member_id
+        group = found if isinstance(found, ClassicGroup) else None
+        is_new = group is None and joins and (found is None or found.is_empty)
+        if (
+            isinstance(found, ConsumerGroup)
+            and not is_new
+            and isinstance(request, JoinGroupRequest)
+        ):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            call.reply(token, join_error(code, request.member_id, version))
+            return call.effects()
         if is_new:
             group = self._classic.new_group(request.group_id, call.now_ms)
         effects = self._classic.handle(call, group, request, version, token, client)
         # A refused join leaves no trace.
         if is_new and group is not None and (group.members or group.pending):
+            if isinstance(found, ConsumerGroup):
+                self._end_group(call, found)
             self._register(group, call.now_ms)
+            effects = call.effects()
         return effects
+
+    def _handle_heartbeat(
+        self,
+        call: GroupCall,
+        request: ConsumerGroupHeartbeatRequest,
+        version: int,
+        token: Token,
+        client: RequestClient,
+    ) -> ShardEffects:
+        """Pass a heartbeat to the protocol of consumer groups; keep a group that it creates."""
+        found = self._groups.get(request.group_id)
+        try:
+            self._consumer.check_heartbeat(request, version)
+            if isinstance(found, ConsumerGroup):
+                response = self._consumer.heartbeat(call, found, request, client)
+            else:
+                response = self._join_new_group(call, found, request, client)
+        except KafkaError as error:
+            response = ConsumerGroupHeartbeatResponse(
+                error_code=error.code, error_message=error.detail
+            )
+        call.reply(token, response)
+        return call.effects()
+
+    def _join_new_group(
+        self,
+        call: GroupCall,
+        found: ClassicGroup | None,
+        request: ConsumerGroupHeartbeatRequest,
+        client: RequestClient,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Join the first member of a consumer group, which may have been of the other type."""
+        if found is not None and found.state is GroupState.DEAD:
+            # Its end is not committed yet.
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if request.member_epoch != JOINING or not (found is None or found.is_empty):
+            problem = "not found" if found is None else "is not a consumer group"
+            detail = f"Group {request.group_id} {problem}."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+        group = self._consumer.new_group(request.group_id)
+        response = self._consumer.heartbeat(call, group, request, client)
+        if found is not None:
+            records, call.out.records = call.out.records, []
+            self._end_group(call, found)
+            # The end of the other group comes first.
+            call.out.records += records
+        self._groups.pop(request.group_id, None)
+        self._register(group, call.now_ms)
+        return response
 
     def _commit_offsets(
         self,
@@ -289,8 +404,10 @@ class GroupShard:
         group = self._groups.get(request.group_id)
         if not fits_string(request.group_id):
             code = ErrorCode.INVALID_GROUP_ID
-        elif group is not None:
+        elif isinstance(group, ClassicGroup):
             code = group.check_commit(request)
+        elif group is not None:
+            code = self._check_commit_of_member(group, request, version)
         elif request.generation_id_or_member_epoch < 0:
             group = self._classic.new_group(request.group_id, None)
             self._register(group, call.now_ms)
@@ -303,10 +420,41 @@ class GroupShard:
             call.reply(token, offset_commit_error(request, code))
             return call.effects()
         assert group is not None
-        self._classic.renew_session_of(call, group, request.member_id)
+        if isinstance(group, ClassicGroup):
+            self._classic.renew_session_of(call, group, request.member_id)
         records, response = self._offsets.commit(request)
         group.commit_count += len(records)
         return call.write_and_reply(token, records, response)
+
+    def _check_commit_of_member(
+        self, group: ConsumerGroup, request: OffsetCommitRequest, version: int
+    ) -> ErrorCode:
+        code = group.check_commit(request, version)
+        if code is not ErrorCode.NONE:
+            return code
+        named = (
+            (topic.topic_id, topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        )
+        return self._check_partitions(
+            group, request.member_id, request.generation_id_or_member_epoch, named
+        )
+
+    def _check_partitions(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        epoch: int,
+        named: Iterable[tuple[bytes, str, int]],
+    ) -> ErrorCode:
+        """STALE_MEMBER_EPOCH if a member commits a partition that it got after its epoch."""
+        for named_id, name, partition in named:
+            topic = self._topics.by_name(name) if named_id == ZERO_UUID else None
+            topic_id = named_id if topic is None else topic.topic_id
+            if not group.may_commit(member_id, epoch, topic_id, partition):
+                return ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE
 
     def _commit_in_transaction(
         self,
@@ -328,6 +476,15 @@ class GroupShard:
             code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         elif group is not None:
             code = group.check_txn_commit(request)
+            if code is ErrorCode.NONE and isinstance(group, ConsumerGroup):
+                named = (
+                    (ZERO_UUID, topic.name, partition.partition_index)
+                    for topic in request.topics
+                    for partition in topic.partitions
+                )
+                code = self._check_partitions(
+                    group, request.member_id, request.generation_id, named
+                )
         elif request.generation_id < 0:
             group = self._classic.new_group(request.group_id, None)
             self._register(group, call.now_ms)
@@ -365,24 +522,24 @@ class GroupShard:
         records, response = self._offsets.delete(group, request)
         return call.write_and_reply(token, records, response)
 
-    def _register(self, group: ClassicGroup, now_ms: int) -> None:
+    def _register(self, group: Group, now_ms: int) -> None:
         if group.group_id not in self._groups:
             self._groups[group.group_id] = group
             self._watch_expiry(group, now_ms, 1.0)
 
-    def _watch_expiry(self, group: ClassicGroup, now_ms: int, fraction: float) -> None:
+    def _watch_expiry(self, group: Group, now_ms: int, fraction: float) -> None:
         group.expiry_timer.fire = partial(self._on_expiry_check, group)
         interval_ms = self._settings.offsets_retention_check_interval_ms
         # The fraction spreads the checks of groups that were loaded together.
         self._deadlines.start(group.expiry_timer, now_ms + 1 + int(fraction * interval_ms))
 
-    def _on_expiry_check(self, group: ClassicGroup, call: GroupCall, now_ms: int) -> None:
+    def _on_expiry_check(self, group: Group, call: GroupCall, now_ms: int) -> None:
         """Remove expired offsets, and an Empty group without offsets."""
         expired, is_any_left = self._offsets.expire(group, now_ms, EXPIRED_PER_CHECK)
         call.out.records += expired
-        if not is_any_left and group.state is GroupState.EMPTY and not group.pending:
-            if expired or group.is_recorded:
-                call.out.records.append(self._end_group(call, group))
+        if not is_any_left and group.is_empty and not _is_awaited(group):
+            if expired or isinstance(group, ConsumerGroup) or group.is_recorded:
+                self._end_group(call, group)
             else:
                 self._classic.end_group(call, group)
                 del self._groups[group.group_id]
@@ -392,22 +549,48 @@ class GroupShard:
             pause_ms = min(pause_ms, _CHECK_PAUSE_MS)
         self._deadlines.start(group.expiry_timer, now_ms + pause_ms)
 
-    def _end_group(self, call: GroupCall, group: ClassicGroup) -> CoordinatorRecord:
-        """Make a group Dead; it is dropped when the tombstone returned here is replayed."""
-        self._classic.end_group(call, group)
-        self._deadlines.stop(group.expiry_timer)
-        return group_record(group.group_id, None)
+    def _end_group(self, call: GroupCall, group: Group) -> None:
+        """Make a group Dead, and write its end.
+
+        A classic group is dropped when its tombstone is replayed, a consumer group at once.
+        """
+        call.deadlines.stop(group.expiry_timer)
+        if isinstance(group, ConsumerGroup):
+            self._consumer.end_group(call, group)
+            del self._groups[group.group_id]
+        else:
+            self._classic.end_group(call, group)
+            call.out.records.append(group_record(group.group_id, None))
+
+    def _load_consumer_group(self, key: ConsumerGroupKey, value: bytes | None) -> None:
+        """Apply a record of a consumer group while loading; a tombstone makes no group."""
+        group = self._groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self._groups[key.group_id] = self._consumer.new_group(key.group_id)
+        group.apply(key, None if value is None else decode_consumer_group(key, value))
+        if group.is_dead:
+            del self._groups[key.group_id]
 
     def _replay_group(
         self, call: GroupCall | None, key: GroupMetadataKey, value: GroupMetadataValue | None
     ) -> None:
         """Apply the record of a group; without a call the shard is loading."""
-        if value is None:
-            ended = self._groups.pop(key.group, None)
-            assert ended is None or call is None or ended.state is GroupState.DEAD
+        group = self._groups.get(key.group)
+        if isinstance(group, ConsumerGroup):
+            if call is None and value is not None:
+                self._groups[key.group] = self._classic.restore_group(key.group, value)
+        elif value is None:
+            # Since the end was written another group may have taken its place.
+            if group is not None and (call is None or group.state is GroupState.DEAD):
+                del self._groups[key.group]
         elif call is None:
             self._groups[key.group] = self._classic.restore_group(key.group, value)
-        else:
-            group = self._groups.get(key.group)
-            if group is not None:
-                self._classic.replay(call, group, value)
+        elif group is not None:
+            self._classic.replay(call, group, value)
+
+
+def _is_awaited(group: Group) -> bool:
+    """Whether clients have ids of a group that they have not joined with yet."""
+    return isinstance(group, ClassicGroup) and bool(group.pending)

@@ -61,10 +61,10 @@ def test_deletions_are_told_to_shards_that_are_loaded() -> None:
     topics = GroupTopics()
     loaded, loading = FakeDriver(), FakeDriver(loading=True)
     drivers = [loaded.as_driver, loading.as_driver]
-    topics.follow(image(a=b"1", b=b"2", c=b"3"), drivers)
+    topics.follow(image(a=b"1", b=b"2", c=b"3"), 5, drivers)
     assert loaded.asked == []
     # One is gone, one has another id, one is new.
-    topics.follow(image(b=b"4", c=b"3", d=b"5"), drivers)
+    topics.follow(image(b=b"4", c=b"3", d=b"5"), 6, drivers)
     assert (loaded.asked, loading.asked) == ([["a", "b"]], [])
     assert loaded.written == [ShardEffects((TOMBSTONE,))]
     assert (topics.id_of("b"), topics.id_of("a")) == (b"4", None)

@@ -125,7 +125,7 @@ def test_offsets_of_a_group_without_a_record_are_those_of_a_simple_consumer() ->
 
 def test_records_of_unknown_types_are_counted_and_passed_over() -> None:
     shard = GroupShard(SETTINGS, Random(1))
-    shard.replay(CoordinatorRecord(b"\x00\x03\x00\x01g", b"\x00\x00whatever"))
+    shard.replay(CoordinatorRecord(b"\x00\x11\x00\x01g", b"\x00\x00whatever"))
     shard.replay(CoordinatorRecord(b"\x7f\xff", None))
     shard.loaded(START_MS)
     assert shard.ignored_records == 2

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from headrace.coordinator.groups.classic_group import ClassicGroup, GroupState
 from headrace.coordinator.groups.classic_protocol import NEW_MEMBER_TIMEOUT_MS
+from headrace.coordinator.groups.consumer_group import ConsumerGroup
 from headrace.coordinator.shard import GroupSettings
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse
@@ -49,6 +50,12 @@ PROTOCOLS = {
     "more topics": [("range", subscription("t", "u"))],
 }
 protocol_names = st.sampled_from(sorted(PROTOCOLS))
+
+
+def classic(shell: Shell) -> ClassicGroup | None:
+    group = shell.shard._groups.get(GROUP)
+    assert not isinstance(group, ConsumerGroup)
+    return group
 
 
 @dataclass(eq=False)
@@ -309,7 +316,7 @@ class GroupModel(RuleBasedStateMachine):
             return
         other = Shell(SETTINGS, self.shell.log, self.shell.now_ms)
         assert other.committed() == self.shell.committed()
-        live, stored = self._group(), other.shard._groups.get(GROUP)
+        live, stored = self._group(), classic(other)
         if live is not None and live.state is GroupState.STABLE:
             assert other.shard.describe(GROUP, 6) == self.shell.shard.describe(GROUP, 6)
         if live is not None and stored is not None:
@@ -326,7 +333,7 @@ class GroupModel(RuleBasedStateMachine):
         assert self.shell.members() == set()
 
     def _group(self) -> ClassicGroup | None:
-        return self.shell.shard._groups.get(GROUP)
+        return classic(self.shell)
 
     def _must_be_current(self, consumer: Consumer) -> None:
         group = self._group()
