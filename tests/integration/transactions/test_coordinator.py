@@ -32,6 +32,7 @@ PARTITIONS = 3
             4,
             {
                 "eligible.leader.replicas.version": (0, 1),
+                "group.version": (0, 1),
                 "kraft.version": (0, 1),
                 "metadata.version": (17, 30),
                 "transaction.version": (0, 2),
@@ -58,6 +59,7 @@ def test_brokers_say_that_they_have_transactions_version_2(
         for finalized_feature in answer.finalized_features
     } == {
         "eligible.leader.replicas.version": (1, 1),
+        "group.version": (1, 1),
         "metadata.version": (30, 30),
         "transaction.version": (2, 2),
     }
