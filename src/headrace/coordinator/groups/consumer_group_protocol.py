@@ -619,6 +619,10 @@ def _with_subscription(
 ) -> ConsumerMember:
     """The member with what a request changes; a heartbeat leaves out what stays."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    if request.member_epoch == JOINING:
+        # Unlike Kafka: a static member that comes back does not inherit the part of the
+        # subscription that it leaves out.
+        names, pattern = names or [], pattern or ""
     timeout_ms = request.rebalance_timeout_ms
     return replace(
         member,

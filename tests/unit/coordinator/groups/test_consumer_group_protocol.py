@@ -299,6 +299,20 @@ def test_a_static_member_that_comes_back_gets_its_partitions_again() -> None:
     assert first.beat() is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_static_member_that_comes_back_has_the_subscription_it_names_and_no_other() -> None:
+    shell = shell_with()
+    member = Member(shell, "m1", None, "t.*", instance="a")
+    member.join()
+    shell.advance(5_000)
+    settle(member)
+    assert owned(member) == [0, 1, 2, 3]
+    member.leave(-2)
+    again = Member(shell, "m2", [], instance="a")
+    assert again.join() is NONE
+    assert again.owned == frozenset()
+    assert described(shell).members[0].subscribed_topic_regex == ""
+
+
 def test_an_instance_id_that_is_in_use_is_not_released() -> None:
     shell = shell_with()
     Member(shell, "m1", instance="a").join()
