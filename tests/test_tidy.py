@@ -175,6 +175,7 @@ TESTED_ELSEWHERE = {
     "config/topic.py": "unit/config/test_config.py",
     "coordinator/groups/classic_group.py": "unit/coordinator/groups/test_joining.py",
     "coordinator/groups/classic_protocol.py": "unit/coordinator/groups/test_joining.py",
+    "coordinator/groups/classic_members.py": "unit/coordinator/groups/test_group_migration.py",
     "coordinator/groups/consumer_group.py": (
         "unit/coordinator/groups/test_consumer_group_protocol.py"
     ),

@@ -109,6 +109,7 @@ def consumer_group_options(
         assignment_interval_ms=number("consumer.assignment.interval.ms"),
         max_size=config.group_consumer_max_size,
         assignors=config.group_consumer_assignors,
+        migration_policy=config.group_consumer_migration_policy,
     )
 
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from headrace.config.topic import MIB
-from headrace.options import INT_MAX, Bool, Int, ListOf, Long, Short, setting
+from headrace.options import INT_MAX, Bool, Int, ListOf, Long, Short, one_of, setting
 
 ASSIGNORS = ("uniform", "range")
+MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 _REBALANCE_PROTOCOLS = ("classic", "consumer", "share", "streams")
 
 
@@ -50,6 +51,13 @@ class CoordinatorConfig:
         Int(1),
         INT_MAX,
         doc="The most members of one consumer group; a further one is refused.",
+    )
+    group_consumer_migration_policy: str = setting(
+        one_of(*MIGRATION_POLICIES, fold_case=True),
+        "bidirectional",
+        doc="Whether a group with members may change from the classic protocol to the consumer"
+        " protocol (`upgrade`), back (`downgrade`), both, or neither (`disabled`). A group without"
+        " members always may.",
     )
     group_consumer_min_assignment_interval_ms: int = setting(
         Int(0),

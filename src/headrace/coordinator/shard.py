@@ -201,6 +201,9 @@ class ConsumerGroupOptions:
     max_size: int = 2_147_483_647
     # The assignors that members may ask for; the first is used if they ask for none.
     assignors: tuple[str, ...] = ("uniform", "range")
+    # Whether a group with members may move between the protocols: "upgrade", "downgrade",
+    # "bidirectional" or "disabled".
+    migration_policy: str = "bidirectional"
     pattern_refresh_interval_ms: int = 600_000
 
 

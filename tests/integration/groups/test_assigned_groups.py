@@ -24,7 +24,7 @@ PARTITIONS: list[Partition] = [("here", index) for index in range(4)]
 
 @pytest.fixture
 def group_broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    broker = start_broker(**ASSIGNED_SETTINGS)
+    broker = start_broker(**{"group.min.session.timeout.ms": "1000"}, **ASSIGNED_SETTINGS)
     create_topic(broker.address, "here", 4)
     return broker
 
@@ -94,5 +94,23 @@ def test_members_go_on_after_a_restart_of_the_broker(
         wait_for(lambda: group.unsettled(PARTITIONS))
         stream.wait_read([group])
         assert group.assignment == before
+        group.close(list(group.members))
+        check_history(group)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_moves_to_the_protocol_and_back_member_by_member(
+    group_broker: BrokerProcess, strategy: str
+) -> None:
+    classic = {"client": "librdkafka", "strategy": strategy}
+    assigned = {"client": "librdkafka-assigned", "strategy": "uniform"}
+    group = assigned_group(group_broker)
+    with closing([group]), Stream(group_broker.address, PARTITIONS) as stream:
+        for options in (classic, classic, assigned, assigned, classic, classic):
+            if len(group.members) == 2:
+                group.close(group.members[:1])
+            group.start(1, **options)
+            wait_settled([group], PARTITIONS)
+            stream.wait_read([group])
         group.close(list(group.members))
         check_history(group)

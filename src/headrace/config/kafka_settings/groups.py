@@ -13,7 +13,6 @@ group.consumer.max.heartbeat.interval.ms INT 15000
 group.consumer.max.session.timeout.ms INT 60000
 group.consumer.max.size INT 2147483647
 group.consumer.migration.policy STRING bidirectional
-    Whether a group with members may change between the classic and the new protocol.
 group.consumer.min.assignment.interval.ms INT 0
 group.consumer.min.heartbeat.interval.ms INT 5000
 group.consumer.min.session.timeout.ms INT 45000

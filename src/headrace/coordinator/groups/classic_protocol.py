@@ -57,11 +57,11 @@ _ID_PREFIX_CHARS = 1_000
 # The first versions of JoinGroup with a rebalance timeout, with MEMBER_ID_REQUIRED (KIP-394), with
 # a null protocol name, and with a field that tells the leader to keep the assignment (KIP-814).
 _REBALANCE_TIMEOUT = 1
-_MEMBER_ID_REQUIRED = 4
+MEMBER_ID_REQUIRED_SINCE = 4
 _NULL_PROTOCOL_NAME = 7
 _SKIP_ASSIGNMENT = 9
 # The first version of LeaveGroup with several members.
-_MANY_MEMBERS = 3
+MANY_MEMBERS = 3
 
 
 class _Join(NamedTuple):
@@ -142,6 +142,22 @@ class ClassicProtocol:
         call.deadlines.stop(group.join_timer)
         group.transition(GroupState.DEAD, call.now_ms)
 
+    def hand_over(self, call: GroupCall, group: ClassicGroup) -> None:
+        """Let go of a group that goes on in the other protocol: whoever waits has to join again."""
+        for member in group.members.values():
+            self._refuse_waiting_join(call, member, ErrorCode.REBALANCE_IN_PROGRESS)
+            response = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            self._reply_sync(call, member, response)
+            call.deadlines.stop(member.session)
+        for member_id in list(group.pending):
+            self._drop_pending(call, group, member_id)
+        for timer in (group.join_timer, group.sync_timer, group.expiry_timer):
+            call.deadlines.stop(timer)
+
+    def rebalance(self, call: GroupCall, group: ClassicGroup) -> None:
+        """Have all members of a group that came from the other protocol join again."""
+        self._prepare(call, group)
+
     def handle(
         self,
         call: GroupCall,
@@ -212,7 +228,7 @@ class ClassicProtocol:
         client: RequestClient,
     ) -> None:
         member_id = request.member_id
-        code = self._check_join(request)
+        code = self.check_join(request)
         if code is not ErrorCode.NONE:
             _refuse_join(call, waiting, code, member_id)
             return
@@ -235,10 +251,10 @@ class ClassicProtocol:
             self._join_with_id(call, group, join)
         elif request.group_instance_id is not None:
             self._join_static(call, group, join)
-        elif waiting.version >= _MEMBER_ID_REQUIRED:
+        elif waiting.version >= MEMBER_ID_REQUIRED_SINCE:
             self._require_member_id(call, group, join)
         else:
-            self._add_member(call, group, join, _new_member_id(call, client.client_id))
+            self._add_member(call, group, join, new_member_id(call, client.client_id))
 
     def _sync(
         self,
@@ -306,7 +322,7 @@ class ClassicProtocol:
             call.reply(token, LeaveGroupResponse(error_code=code))
             return
         leaving = request.members
-        if version < _MANY_MEMBERS:
+        if version < MANY_MEMBERS:
             leaving = [MemberIdentity(member_id=request.member_id)]
         if group is None:
             codes = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
@@ -317,7 +333,7 @@ class ClassicProtocol:
                 self._prepare_or_complete(call, group)
             else:
                 self._maybe_complete_join(call, group)
-        call.reply(token, _leave_response(request, codes, version))
+        call.reply(token, leave_response(request, codes, version))
 
     def _leave_member(
         self, call: GroupCall, group: ClassicGroup, leaving: MemberIdentity
@@ -334,7 +350,8 @@ class ClassicProtocol:
             self._remove_member(call, group, group.members[member_id])
         return code
 
-    def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
+    def check_join(self, request: JoinGroupRequest) -> ErrorCode:
+        """NONE if a join does not contradict itself, or the settings, whatever its group is."""
         if not request.group_id or not fits_string(request.group_id):
             return ErrorCode.INVALID_GROUP_ID
         settings = self._settings
@@ -376,7 +393,7 @@ class ClassicProtocol:
         if len(group.pending) >= min(self._settings.max_size, PENDING_MEMBERS_MAX):
             _refuse_join(call, join.waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
             return
-        member_id = _new_member_id(call, join.client.client_id)
+        member_id = new_member_id(call, join.client.client_id)
         timer = Timer(partial(self._on_pending_timeout, group, member_id))
         group.pending[member_id] = timer
         call.deadlines.start(timer, call.now_ms + join.request.session_timeout_ms)
@@ -431,7 +448,7 @@ class ClassicProtocol:
         """Join a static member without an id: it starts for the first time, or again (KIP-345)."""
         instance_id, waiting = join.request.group_instance_id, join.waiting
         assert instance_id is not None
-        member_id = _new_member_id(call, instance_id)
+        member_id = new_member_id(call, instance_id)
         old_id = group.static.get(instance_id)
         if old_id is None:
             self._add_member(call, group, join, member_id)
@@ -714,7 +731,7 @@ def _subscribed_topics(group: ClassicGroup, member: ClassicMember) -> frozenset[
     return subscription_topics(member.protocols[name])
 
 
-def _new_member_id(call: GroupCall, name: str) -> str:
+def new_member_id(call: GroupCall, name: str) -> str:
     # Imported late: it imports `platform` and more, which would delay the start.
     from uuid import UUID  # noqa: PLC0415
 
@@ -778,11 +795,11 @@ def _assignment_response(group: ClassicGroup, member: ClassicMember) -> SyncGrou
     )
 
 
-def _leave_response(
+def leave_response(
     request: LeaveGroupRequest, codes: list[ErrorCode], version: int
 ) -> LeaveGroupResponse:
     """The response with a code for each member; before version 3 a request has one member."""
-    if version < _MANY_MEMBERS:
+    if version < MANY_MEMBERS:
         return LeaveGroupResponse(error_code=codes[0])
     return LeaveGroupResponse(
         members=[

@@ -106,6 +106,8 @@ class ConsumerGroupProtocol:
         self._options_of = options_of
         self._topics = topics
         self._scans: dict[str, _PatternScan] = {}
+        # Whether the owner of the groups has a group go on in the other protocol from then on.
+        self.after_removal: Callable[[GroupCall, ConsumerGroup], bool] = lambda *_: False
 
     # -- groups
 
@@ -124,8 +126,7 @@ class ConsumerGroupProtocol:
                 self._start_rebalance_timer(call, group, member)
 
     def end_group(self, call: GroupCall, group: ConsumerGroup) -> None:
-        """Write the end of a group without members, which is Dead from now on."""
-        assert group.is_empty
+        """Write the end of a group, which is Dead from now on."""
         self.write(call, group, *group.end_records())
         self.stop_timers(call, group)
 
@@ -167,19 +168,15 @@ class ConsumerGroupProtocol:
         if request.member_epoch in (LEAVING, LEAVING_STATIC):
             return self._leave(call, group, request)
         options = self._options_of(group.group_id)
-        found = group.members.get(request.member_id)
-        if found is None and len(group.members) >= options.max_size:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"it has {options.max_size} members, all it may"
-            )
+        self.check_room(group, request.member_id)
         member, replaced = self._member_of(call, group, request)
         updated = _with_subscription(member, request, client)
-        self._check_record(group, updated)
+        self.check_record(group, updated)
         if updated.pattern and updated.pattern not in group.pattern_counts:
             full_matcher(updated.pattern)
         # Nothing is refused from here on.
         if replaced is not None:
-            self._replace(call, group, replaced, member)
+            self.replace_member(call, group, replaced, member)
         now = self.update(call, group, member, updated, _owned(request), client)
         self.renew_session(call, group, now.member_id)
         response = messages.ConsumerGroupHeartbeatResponse(
@@ -207,6 +204,30 @@ class ConsumerGroupProtocol:
                 ]
             )
         return response
+
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        """KafkaError if a group has no room for a member that is not there yet."""
+        bound = self._options_of(group.group_id).max_size
+        if member_id not in group.members and len(group.members) >= bound:
+            detail = f"it has {bound} members, all it may"
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+
+    def check_join(
+        self,
+        group_id: str,
+        size: int,
+        request: messages.ConsumerGroupHeartbeatRequest,
+        client: RequestClient,
+    ) -> None:
+        """KafkaError if a new member would be refused in a group of this size."""
+        bound = self._options_of(group_id).max_size
+        if size >= bound:
+            detail = f"it has {bound} members, all it may"
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+        member = _with_subscription(ConsumerMember(request.member_id), request, client)
+        self.check_record(ConsumerGroup(group_id), member)
+        if member.pattern:
+            full_matcher(member.pattern)
 
     def check_heartbeat(
         self, request: messages.ConsumerGroupHeartbeatRequest, version: int
@@ -271,13 +292,13 @@ class ConsumerGroupProtocol:
         returned = replace(holder, member_id=member_id, epoch=JOINING, previous_epoch=JOINING)
         return returned, holder
 
-    def _check_record(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def check_record(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         record = consumer_group_record(*metadata_record(group.group_id, member))
         if len(record.value or b"") > self._settings.record_bytes_max:
             # Unlike Kafka: there the append fails.
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the subscription is too large")
 
-    def _replace(
+    def replace_member(
         self,
         call: GroupCall,
         group: ConsumerGroup,
@@ -304,8 +325,14 @@ class ConsumerGroupProtocol:
         updated: ConsumerMember,
         owned: Partitions | None,
         client: RequestClient,
+        *,
+        at_once: bool = False,
     ) -> ConsumerMember:
-        """Write a member's new subscription, and take all steps it leads to; the member then."""
+        """Write a member's new subscription, and take all steps it leads to; the member then.
+
+        A target assignment is computed `at_once` for members that would join again and again for
+        it.
+        """
         is_new = member.member_id not in group.members
         if is_new or updated != member:
             self.write(call, group, metadata_record(group.group_id, updated))
@@ -320,7 +347,10 @@ class ConsumerGroupProtocol:
             self._raise_epoch(call, group, even_if_same=bump)
         self._resolve_patterns(call, group, client)
         if group.epoch > group.assignment_epoch:
-            self._assign_or_wait(call, group)
+            if at_once:
+                self._assign(call, group)
+            else:
+                self._assign_or_wait(call, group)
         return self._reconcile(
             call,
             group,
@@ -431,7 +461,7 @@ class ConsumerGroupProtocol:
         self, call: GroupCall, group: ConsumerGroup, member: ConsumerMember
     ) -> None:
         """Remove a member that does not give its partitions up in time."""
-        timer = self._timers_of(group, member.member_id).rebalance
+        timer = self.timers_of(group, member.member_id).rebalance
         timer.fire = partial(self._on_rebalance_timeout, group, member.member_id, member.epoch)
         call.deadlines.start(timer, call.now_ms + max(member.rebalance_timeout_ms, 0))
 
@@ -477,13 +507,15 @@ class ConsumerGroupProtocol:
             self.write(call, group, *member_tombstones(group.group_id, member_id))
             self._stop_member_timers(call, group, member_id)
             self._drop_pattern(call, group, pattern)
+        if self.after_removal(call, group):
+            return
         self._raise_epoch(call, group, even_if_same=True)
         if group.is_empty:
             group.emptied_ms = call.now_ms
 
     def renew_session(self, call: GroupCall, group: ConsumerGroup, member_id: str) -> None:
         """Give a member another session timeout until it must be heard of."""
-        timer = self._timers_of(group, member_id).session
+        timer = self.timers_of(group, member_id).session
         if timer.fire is None:
             timer.fire = partial(self._on_session_timeout, group, member_id)
         classic = group.members[member_id].classic
@@ -500,7 +532,7 @@ class ConsumerGroupProtocol:
         if member_id in group.members:
             self.remove_members(call, group, [member_id])
 
-    def _timers_of(self, group: ConsumerGroup, member_id: str) -> MemberTimers:
+    def timers_of(self, group: ConsumerGroup, member_id: str) -> MemberTimers:
         timers = group.timers.get(member_id)
         if timers is None:
             timers = group.timers[member_id] = MemberTimers()

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from headrace.coordinator.deadlines import Deadlines
 from headrace.coordinator.groups.classic_group import ClassicGroup, GroupState
+from headrace.coordinator.groups.classic_members import ClassicMembers
 from headrace.coordinator.groups.classic_protocol import (
     ClassicProtocol,
     MemberRequest,
@@ -20,6 +21,7 @@ from headrace.coordinator.groups.classic_protocol import (
 )
 from headrace.coordinator.groups.consumer_group import ConsumerGroup
 from headrace.coordinator.groups.consumer_group_protocol import ConsumerGroupProtocol
+from headrace.coordinator.groups.group_migration import GroupMigration
 from headrace.coordinator.groups.group_offsets import (
     OffsetStore,
     offset_commit_error,
@@ -124,7 +126,11 @@ class GroupShard:
         self._offsets = OffsetStore(settings, self.times, topic_id_of)
         self._classic = ClassicProtocol(settings)
         self._topics = NoTopics() if topics is None else topics
+        self._options_of = options_of
         self._consumer = ConsumerGroupProtocol(settings, options_of, self._topics)
+        self._consumer.after_removal = self._downgrade_if_left
+        self._members = ClassicMembers(self._consumer, self._topics)
+        self._migration = GroupMigration(settings, self._classic, self._consumer, self._topics)
         self._is_loaded = False
         self.recording_requests: frozenset[type[Message]] = frozenset(
             (OffsetCommitRequest, OffsetDeleteRequest, TxnOffsetCommitRequest)
@@ -322,17 +328,11 @@ class GroupShard:
     ) -> ShardEffects:
         """Pass a request of a member to the classic protocol; keep a group that it creates."""
         found = self._groups.get(request.group_id)
+        if isinstance(found, ConsumerGroup) and not found.is_empty:
+            return self._handle_classic_member(call, found, request, version, token, client)
         joins = isinstance(request, JoinGroupRequest) and not request.member_id
         group = found if isinstance(found, ClassicGroup) else None
         is_new = group is None and joins and (found is None or found.is_empty)
-        if (
-            isinstance(found, ConsumerGroup)
-            and not is_new
-            and isinstance(request, JoinGroupRequest)
-        ):
-            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            call.reply(token, join_error(code, request.member_id, version))
-            return call.effects()
         if is_new:
             group = self._classic.new_group(request.group_id, call.now_ms)
         effects = self._classic.handle(call, group, request, version, token, client)
@@ -343,6 +343,26 @@ class GroupShard:
             self._register(group, call.now_ms)
             effects = call.effects()
         return effects
+
+    def _handle_classic_member(
+        self,
+        call: GroupCall,
+        group: ConsumerGroup,
+        request: MemberRequest,
+        version: int,
+        token: Token,
+        client: RequestClient,
+    ) -> ShardEffects:
+        """Handle a request by the classic protocol of a member of a consumer group."""
+        if isinstance(request, JoinGroupRequest):
+            code = self._classic.check_join(request)
+            if code is not ErrorCode.NONE:
+                call.reply(token, join_error(code, request.member_id, version))
+                return call.effects()
+        call.reply(token, self._members.handle(call, group, request, version, client))
+        # A static member of the consumer protocol may have been the last one, and come back.
+        self._downgrade_if_left(call, group)
+        return call.effects()
 
     def _handle_heartbeat(
         self,
@@ -378,10 +398,12 @@ class GroupShard:
         if found is not None and found.state is GroupState.DEAD:
             # Its end is not committed yet.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if request.member_epoch != JOINING or not (found is None or found.is_empty):
+        if request.member_epoch != JOINING:
             problem = "not found" if found is None else "is not a consumer group"
             detail = f"Group {request.group_id} {problem}."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+        if found is not None and found.members:
+            return self._upgrade(call, found, request, client)
         group = self._consumer.new_group(request.group_id)
         response = self._consumer.heartbeat(call, group, request, client)
         if found is not None:
@@ -392,6 +414,35 @@ class GroupShard:
         self._groups.pop(request.group_id, None)
         self._register(group, call.now_ms)
         return response
+
+    def _upgrade(
+        self,
+        call: GroupCall,
+        found: ClassicGroup,
+        request: ConsumerGroupHeartbeatRequest,
+        client: RequestClient,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Join the first member of the consumer protocol to a group of classic members."""
+        members = self._migration.upgraded_members(found, self._options_of(found.group_id))
+        if request.member_id in found.members:
+            detail = "the member id is that of a member of the classic protocol"
+            raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, detail)
+        self._consumer.check_join(found.group_id, len(found.members), request, client)
+        group = self._migration.upgrade(call, found, members)
+        del self._groups[found.group_id]
+        self._register(group, call.now_ms)
+        return self._consumer.heartbeat(call, group, request, client)
+
+    def _downgrade_if_left(self, call: GroupCall, group: ConsumerGroup) -> bool:
+        """Have a group go on in the classic protocol if only members of that are left."""
+        options = self._options_of(group.group_id)
+        is_here = self._groups.get(group.group_id) is group
+        if not is_here or not self._migration.may_downgrade(group, options):
+            return False
+        classic = self._migration.downgrade(call, group)
+        del self._groups[group.group_id]
+        self._register(classic, call.now_ms)
+        return True
 
     def _commit_offsets(
         self,
