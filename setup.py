@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 COMPILED = (
-    "headrace.broker.request_cells",
+    "headrace.broker.request_counters",
     "headrace.client.producer.accumulator",
     "headrace.client.producer.delivery",
     "headrace.protocol.arrays",

@@ -1,4 +1,4 @@
-"""The table of the APIs a node serves: handler, access rights, audience, quota.
+"""The table of the APIs a node serves: handler, rule of `broker/access`, audience, quota.
 
 A new API begins here: a row, the handler it names, and the message tables in `protocol/apis.py`.
 """

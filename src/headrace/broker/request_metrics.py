@@ -7,7 +7,7 @@ after that it may wait, for other replicas, for records or for the controller.
 
 from typing import Any
 
-from headrace.broker.request_cells import RequestCells
+from headrace.broker.request_counters import RequestCounters
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.metrics import catalog
 from headrace.metrics.registry import Counter, Registry
@@ -23,7 +23,7 @@ class RequestMetrics:
     """
 
     __slots__ = (
-        "_cells",
+        "_counters",
         "_errors",
         "_labels",
         "_registry",
@@ -43,23 +43,27 @@ class RequestMetrics:
         queue = registry.histogram(catalog.REQUEST_QUEUE, labels)
         handler = registry.histogram(catalog.REQUEST_HANDLER, labels)
         total = registry.histogram(catalog.REQUEST_TOTAL, labels)
-        cells = RequestCells(queue.bounds, queue.counts, handler.counts, total.counts)
-        self._cells = cells
+        counters = RequestCounters(queue.bounds, queue.counts, handler.counts, total.counts)
+        self._counters = counters
         # Called for every request, so without a call of our own in between.
-        self.handled = cells.handled
+        self.handled = counters.handled
         self.waiting = registry.histogram(catalog.REQUEST_WAITING, labels)
         self.sending = registry.histogram(catalog.REQUEST_SENDING, labels)
 
         def publish() -> None:
-            received.value, sent.value = cells.received_bytes, cells.sent_bytes
-            queue.sum, handler.sum, total.sum = cells.queue_s, cells.handler_s, cells.total_s
+            received.value, sent.value = counters.received_bytes, counters.sent_bytes
+            queue.sum, handler.sum, total.sum = (
+                counters.queue_s,
+                counters.handler_s,
+                counters.total_s,
+            )
 
         registry.before_collecting(publish)
 
     def waited(self, seconds: float, total_s: float, reply: Reply) -> None:
         """Count the wait for a reply after the handler had ended, and the time since arrival."""
         self.waiting.observe(seconds)
-        self._cells.answered(total_s, reply)
+        self._counters.answered(total_s, reply)
 
     def failed(self, error: Exception) -> None:
         """Count a request without a response, which costs its client the connection."""

@@ -6,7 +6,7 @@ from headrace.client.producer.delivery cimport BatchDelivery
 
 cdef class TopicBuffers:
     cdef str name
-    cdef list slots
+    cdef list buffers
     cdef long long count
     cdef long long sticky
     cdef long long turn
@@ -54,11 +54,11 @@ cdef class Buffers:
     cdef void acquire(self) noexcept
     cdef void release(self) noexcept
     cdef long long pick(self, TopicBuffers topic) except? -1
-    cdef open(self, PartitionBuffer slot, timestamp, key, value, headers)
-    cdef close_batch(self, PartitionBuffer slot)
+    cdef open(self, PartitionBuffer buffer, timestamp, key, value, headers)
+    cdef close_batch(self, PartitionBuffer buffer)
     cdef bint should_wake(self) except? -1
     cdef rouse(self)
-    cdef _close(self, PartitionBuffer slot)
-    cdef _list(self, PartitionBuffer slot)
+    cdef _close(self, PartitionBuffer buffer)
+    cdef _list(self, PartitionBuffer buffer)
     cdef list _grant(self)
     cdef _hurry(self)

@@ -111,7 +111,7 @@ class TopicBuffers:
 
     def __init__(self, name):
         self.name = name
-        self.slots = []
+        self.buffers = []
         self.count = 0
         self.sticky = -1
         self.turn = -1
@@ -145,7 +145,7 @@ class PartitionBuffer:
         self.sealed = deque()
 
     def __repr__(self) -> str:
-        return f"<Slot {self.tp}, {len(self.sealed)} full batches>"
+        return f"<PartitionBuffer {self.tp}, {len(self.sealed)} full batches>"
 
 
 @cython.cclass
@@ -218,71 +218,71 @@ class Buffers:
     @cython.exceptval(-1)
     def pick(self, topic: TopicBuffers) -> cython.longlong:
         """A partition for a record that may go to any: one with a leader, if possible."""
-        slot: PartitionBuffer
+        buffer: PartitionBuffer
         if self.takes_turns:
             for _ in range(topic.count):
                 topic.turn = (topic.turn + 1) % topic.count
-                slot = topic.slots[topic.turn]
-                if slot.has_leader:
+                buffer = topic.buffers[topic.turn]
+                if buffer.has_leader:
                     break
             return topic.turn
         if topic.sticky < 0:
             led: list = [
                 index
                 for index in range(topic.count)
-                if topic.slots[index].has_leader and index != topic.turn
+                if topic.buffers[index].has_leader and index != topic.turn
             ]
             # `turn` is the last partition used: choose another one, unless it is the only one.
             topic.turn = topic.sticky = self._choice(led) if led else max(topic.turn, 0)
         return topic.sticky
 
     @cython.cfunc
-    def open(self, slot: PartitionBuffer, timestamp, key, value, headers):
+    def open(self, buffer: PartitionBuffer, timestamp, key, value, headers):
         """Begin a batch with its first record."""
-        builder = BatchBuilder(slot.batch_bytes_max)
+        builder = BatchBuilder(buffer.batch_bytes_max)
         builder.append(timestamp, key, value, headers)
-        slot.builder = builder
-        slot.append = builder.append
-        slot.delivery = BatchDelivery(slot.tp, 0, self.home)
-        slot.count = 0
-        slot.reserved = 0
-        slot.opened_at = self._now()
-        self._unsettled[slot.delivery] = slot.opened_at + self._delivery_s
-        slot.is_due = self._linger_s == 0.0 or len(self.waiters) > 0
-        if slot.is_due:
-            self._list(slot)
+        buffer.builder = builder
+        buffer.append = builder.append
+        buffer.delivery = BatchDelivery(buffer.tp, 0, self.home)
+        buffer.count = 0
+        buffer.reserved = 0
+        buffer.opened_at = self._now()
+        self._unsettled[buffer.delivery] = buffer.opened_at + self._delivery_s
+        buffer.is_due = self._linger_s == 0.0 or len(self.waiters) > 0
+        if buffer.is_due:
+            self._list(buffer)
             return
-        self._lingering.append((slot, slot.delivery))
+        self._lingering.append((buffer, buffer.delivery))
         if not self._is_armed:
             self._is_armed = True
             self._has_news = True
 
     @cython.cfunc
-    def close_batch(self, slot: PartitionBuffer):
+    def close_batch(self, buffer: PartitionBuffer):
         """Close the open batch, and list it for the sender."""
-        self._close(slot)
-        self._list(slot)
+        self._close(buffer)
+        self._list(buffer)
 
     @cython.cfunc
-    def _close(self, slot: PartitionBuffer):
-        slot.delivery.count = slot.count
-        slot.sealed.append(
+    def _close(self, buffer: PartitionBuffer):
+        buffer.delivery.count = buffer.count
+        buffer.sealed.append(
             ProducerBatch(
-                slot.tp,
-                partial(slot.builder.finish, last=True),
-                slot.delivery,
-                slot.count,
-                slot.builder.size_bytes,
-                slot.reserved,
-                slot.opened_at + self._delivery_s,
+                buffer.tp,
+                partial(buffer.builder.finish, last=True),
+                buffer.delivery,
+                buffer.count,
+                buffer.builder.size_bytes,
+                buffer.reserved,
+                buffer.opened_at + self._delivery_s,
             )
         )
-        slot.builder = None
-        slot.append = None
-        slot.delivery = None
-        slot.is_due = False
-        if slot.topic.sticky == slot.index:
-            slot.topic.sticky = -1
+        buffer.builder = None
+        buffer.append = None
+        buffer.delivery = None
+        buffer.is_due = False
+        if buffer.topic.sticky == buffer.index:
+            buffer.topic.sticky = -1
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -313,23 +313,23 @@ class Buffers:
     def add_columns(self, name, index, encode, count, raw_bytes) -> BatchDelivery:
         """Add a whole batch behind those of its partition; its room was granted before."""
         topic: TopicBuffers = self.topics[name]
-        slot: PartitionBuffer = topic.slots[index]
-        delivery = BatchDelivery(slot.tp, count, self.home)
+        buffer: PartitionBuffer = topic.buffers[index]
+        delivery = BatchDelivery(buffer.tp, count, self.home)
         self.acquire()
         try:
             if self.refusal is not None:
                 raise self.refusal()
-            if slot.append is not None:
-                self.close_batch(slot)
+            if buffer.append is not None:
+                self.close_batch(buffer)
             deadline = self._now() + self._delivery_s
-            slot.sealed.append(
-                ProducerBatch(slot.tp, encode, delivery, count, raw_bytes, raw_bytes, deadline)
+            buffer.sealed.append(
+                ProducerBatch(buffer.tp, encode, delivery, count, raw_bytes, raw_bytes, deadline)
             )
             self._unsettled[delivery] = deadline
             self.records += count
-            if topic.sticky == slot.index:
+            if topic.sticky == buffer.index:
                 topic.sticky = -1
-            self._list(slot)
+            self._list(buffer)
             wakes: cython.bint = self.should_wake()
         finally:
             self.release()
@@ -427,11 +427,13 @@ class Buffers:
             topic: TopicBuffers = self.topics.get(name)
             if topic is None:
                 topic = TopicBuffers(name)
-            while len(topic.slots) < len(leaders):
-                topic.slots.append(PartitionBuffer(topic, len(topic.slots), self._batch_bytes_max))
-            slot: PartitionBuffer
-            for slot, has_leader in zip(topic.slots, leaders, strict=False):
-                slot.has_leader = has_leader
+            while len(topic.buffers) < len(leaders):
+                topic.buffers.append(
+                    PartitionBuffer(topic, len(topic.buffers), self._batch_bytes_max)
+                )
+            buffer: PartitionBuffer
+            for buffer, has_leader in zip(topic.buffers, leaders, strict=False):
+                buffer.has_leader = has_leader
             topic.count = len(leaders)
             if topic.sticky >= topic.count or (
                 topic.sticky >= 0 and not leaders[topic.sticky] and any(leaders)
@@ -446,38 +448,38 @@ class Buffers:
 
     def drain(self, now: cython.double) -> tuple:
         """The partitions listed since the last call, and when the next lingering batch is due."""
-        slot: PartitionBuffer
+        buffer: PartitionBuffer
         self.acquire()
         try:
             self._is_woken = False
             self._has_news = False
             next_linger: cython.double = _NEVER
             while self._lingering:
-                slot, delivery = self._lingering[0]
+                buffer, delivery = self._lingering[0]
                 # A batch that was sealed since lingers no more.
-                if slot.delivery is delivery:
-                    if slot.opened_at + self._linger_s > now:
-                        next_linger = slot.opened_at + self._linger_s
+                if buffer.delivery is delivery:
+                    if buffer.opened_at + self._linger_s > now:
+                        next_linger = buffer.opened_at + self._linger_s
                         break
-                    slot.is_due = True
-                    self._list(slot)
+                    buffer.is_due = True
+                    self._list(buffer)
                 self._lingering.popleft()
             self._is_armed = next_linger != _NEVER
             self._has_news = False
             listed, self._listed = self._listed, []
-            for slot in listed:
-                slot.is_listed = False
+            for buffer in listed:
+                buffer.is_listed = False
         finally:
             self.release()
         return listed, next_linger
 
-    def take(self, slot: PartitionBuffer):
+    def take(self, buffer: PartitionBuffer):
         """The next sendable batch of a partition, or None."""
         self.acquire()
         try:
-            if not slot.sealed and slot.is_due:
-                self._close(slot)
-            return slot.sealed.popleft() if slot.sealed else None
+            if not buffer.sealed and buffer.is_due:
+                self._close(buffer)
+            return buffer.sealed.popleft() if buffer.sealed else None
         finally:
             self.release()
 
@@ -494,18 +496,18 @@ class Buffers:
     def drop(self, now=None) -> list:
         """Remove the batches that have expired by `now`, or with None all batches."""
         dropped: list = []
-        slot: PartitionBuffer
+        buffer: PartitionBuffer
         topic: TopicBuffers
         self.acquire()
         try:
             for topic in self.topics.values():
-                for slot in topic.slots:
-                    if slot.append is not None and (
-                        now is None or slot.opened_at + self._delivery_s <= now
+                for buffer in topic.buffers:
+                    if buffer.append is not None and (
+                        now is None or buffer.opened_at + self._delivery_s <= now
                     ):
-                        self.close_batch(slot)
-                    while slot.sealed and (now is None or slot.sealed[0].deadline <= now):
-                        dropped.append(slot.sealed.popleft())
+                        self.close_batch(buffer)
+                    while buffer.sealed and (now is None or buffer.sealed[0].deadline <= now):
+                        dropped.append(buffer.sealed.popleft())
         finally:
             self.release()
         return dropped
@@ -546,17 +548,17 @@ class Buffers:
 
     @cython.cfunc
     def _hurry(self):
-        slot: PartitionBuffer
-        for slot, delivery in self._lingering:
-            if slot.delivery is delivery:
-                slot.is_due = True
-                self._list(slot)
+        buffer: PartitionBuffer
+        for buffer, delivery in self._lingering:
+            if buffer.delivery is delivery:
+                buffer.is_due = True
+                self._list(buffer)
 
     @cython.cfunc
-    def _list(self, slot: PartitionBuffer):
-        if not slot.is_listed:
-            slot.is_listed = True
-            self._listed.append(slot)
+    def _list(self, buffer: PartitionBuffer):
+        if not buffer.is_listed:
+            buffer.is_listed = True
+            self._listed.append(buffer)
         self._has_news = True
 
 
@@ -680,21 +682,21 @@ class Accumulator(Buffers):
                 raise self.refusal()
             if not granted and (self.used_bytes + need > self.limit or self.waiters):
                 return None
-            slot: PartitionBuffer = self._write(topic, index, timestamp, key, value, headers)
+            buffer: PartitionBuffer = self._write(topic, index, timestamp, key, value, headers)
             future = new_future(
-                slot.delivery,
-                slot.count,
+                buffer.delivery,
+                buffer.count,
                 timestamp,
                 -1 if key is None else len(cython.cast(bytes, key)),
                 -1 if value is None else len(cython.cast(bytes, value)),
             )
-            slot.count += 1
-            slot.reserved += need
+            buffer.count += 1
+            buffer.reserved += need
             self.records += 1
             if not granted:
                 self.used_bytes += need
             if on_delivery is not None:
-                attach(slot.delivery, future, on_delivery)
+                attach(buffer.delivery, future, on_delivery)
             wakes = self.should_wake()
         finally:
             self.release()
@@ -710,19 +712,19 @@ class Accumulator(Buffers):
         is_free: cython.bint = index < 0
         if is_free:
             index = self.pick(topic)
-        slot: PartitionBuffer = topic.slots[index]
-        if slot.append is not None:
-            if slot.append(timestamp, key, value, headers):
-                return slot
-            self.close_batch(slot)
+        buffer: PartitionBuffer = topic.buffers[index]
+        if buffer.append is not None:
+            if buffer.append(timestamp, key, value, headers):
+                return buffer
+            self.close_batch(buffer)
             if is_free and topic.sticky < 0 and not self.takes_turns:
-                slot = topic.slots[self.pick(topic)]
-                if slot.append is not None:
-                    if slot.append(timestamp, key, value, headers):
-                        return slot
-                    self.close_batch(slot)
-        self.open(slot, timestamp, key, value, headers)
-        return slot
+                buffer = topic.buffers[self.pick(topic)]
+                if buffer.append is not None:
+                    if buffer.append(timestamp, key, value, headers):
+                        return buffer
+                    self.close_batch(buffer)
+        self.open(buffer, timestamp, key, value, headers)
+        return buffer
 
     @cython.cfunc
     def _refuse_size(self, topic, need: cython.longlong):

@@ -160,22 +160,22 @@ class ProduceResultHandler:
 
     def answered(
         self,
-        slot: PartitionBuffer,
+        buffer: PartitionBuffer,
         batch: ProducerBatch,
         answer: PartitionProduceResponse,
         node: int,
     ) -> None:
         """Process the result of a batch in flight."""
         if answer.error_code in _WRITTEN:
-            self.written(slot, batch, answer.base_offset, answer.log_append_time_ms)
+            self.written(buffer, batch, answer.base_offset, answer.log_append_time_ms)
             return
         error = error_of(batch, answer)
         if self._is_doomed:
-            queue_of(slot).refused(batch)
+            queue_of(buffer).refused(batch)
             self.failed(batch, error)
         elif error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
             # The leader is right: it waits for the end of the producer's last transaction.
-            self.again(slot, batch, error, backoff=MARKERS_BACKOFF)
+            self.again(buffer, batch, error, backoff=MARKERS_BACKOFF)
         elif error.code.retriable:
             leader = answer.current_leader
             moved = self._cluster.hear_leader(batch.tp, leader.leader_id, leader.leader_epoch, node)
@@ -183,21 +183,21 @@ class ProduceResultHandler:
                 self._cluster.forget([batch.tp.topic])
             uncertain = error.code not in _NOT_WRITTEN
             # The new leader is known, so there is no reason to pause.
-            self.again(slot, batch, error, perhaps_written=uncertain, pause=not moved)
+            self.again(buffer, batch, error, perhaps_written=uncertain, pause=not moved)
         elif self._options.enable_idempotence and error.code in _OUT_OF_SEQUENCE:
-            self._out_of_sequence(slot, batch, error)
+            self._out_of_sequence(buffer, batch, error)
         elif error.code in _TOO_LARGE and batch.count > 1:
-            self._too_large(slot, batch)
+            self._too_large(buffer, batch)
         else:
-            queue_of(slot).refused(batch)
+            queue_of(buffer).refused(batch)
             innocent, record_errors = errors_by_record(batch, answer, error)
             self.failed(batch, error, record_errors, innocent)
 
     def written(
-        self, slot: PartitionBuffer, batch: ProducerBatch, base_offset: int, timestamp: int
+        self, buffer: PartitionBuffer, batch: ProducerBatch, base_offset: int, timestamp: int
     ) -> None:
         """Settle a batch in flight that was written to the log."""
-        queue_of(slot).written(batch)
+        queue_of(buffer).written(batch)
         assert batch.encoded is not None
         self._metrics.batch_done(batch.count, len(batch.encoded), batch.raw_bytes)
         self._accumulator.free(batch)
@@ -206,7 +206,7 @@ class ProduceResultHandler:
 
     def again(
         self,
-        slot: PartitionBuffer,
+        buffer: PartitionBuffer,
         batch: ProducerBatch,
         error: HeadraceError,
         *,
@@ -215,7 +215,7 @@ class ProduceResultHandler:
         backoff: Backoff | None = None,
     ) -> None:
         """Retry a batch in flight, after a pause, unless it has expired."""
-        queue = queue_of(slot)
+        queue = queue_of(buffer)
         batch.is_uncertain = batch.is_uncertain or perhaps_written
         if self._is_doomed:
             queue.refused(batch)
@@ -264,13 +264,13 @@ class ProduceResultHandler:
         if self._transactor is not None:
             self._transactor.batch_failed(batch, error)
 
-    def abandon(self, slot: PartitionBuffer, batch: ProducerBatch) -> None:
+    def abandon(self, buffer: PartitionBuffer, batch: ProducerBatch) -> None:
         """Fail an expired batch in flight; it keeps its place and its memory until its response, to
         keep the order of the batches behind it.
         """
         if not batch.delivery.is_done:
             self._metrics.errors(batch.count)
-            error = self.too_late(batch, queue_of(slot).last_error)
+            error = self.too_late(batch, queue_of(buffer).last_error)
             batch.delivery.fail(error)
             self._accumulator.forget(batch.delivery)
             if self._transactor is not None:
@@ -287,10 +287,10 @@ class ProduceResultHandler:
         )
 
     def _out_of_sequence(
-        self, slot: PartitionBuffer, batch: ProducerBatch, error: KafkaError
+        self, buffer: PartitionBuffer, batch: ProducerBatch, error: KafkaError
     ) -> None:
         """Retry a batch behind a missing one; if that is retried, this one follows it."""
-        queue = queue_of(slot)
+        queue = queue_of(buffer)
         if not queue.is_first_unsettled(batch):
             batch.attempts -= 1
             queue.returned(batch)
@@ -311,7 +311,7 @@ class ProduceResultHandler:
             # know its sequence number; so it may be renumbered.
             queue.none_written()
             self._lose_identity(queue)
-            self.again(slot, batch, error, pause=queue.attempts > 0)
+            self.again(buffer, batch, error, pause=queue.attempts > 0)
 
     @property
     def _is_doomed(self) -> bool:
@@ -324,17 +324,17 @@ class ProduceResultHandler:
         detail = f"{batch.tp}: it may have been written, so it is not sent again"
         self.failed(batch, KafkaError(code, detail))
 
-    def _too_large(self, slot: PartitionBuffer, batch: ProducerBatch) -> None:
-        queue = queue_of(slot)
+    def _too_large(self, buffer: PartitionBuffer, batch: ProducerBatch) -> None:
+        queue = queue_of(buffer)
         if not queue.is_first_unsettled(batch):
             queue.returned(batch)
             return
         parts = queue.split(batch)
         largest = max(part.raw_bytes for part in parts)
-        slot.batch_bytes_max = min(slot.batch_bytes_max, largest)
+        buffer.batch_bytes_max = min(buffer.batch_bytes_max, largest)
 
 
-def queue_of(slot: PartitionBuffer) -> PartitionQueue:
+def queue_of(buffer: PartitionBuffer) -> PartitionQueue:
     """The queue of a partition that has been used before."""
-    assert slot.queue is not None
-    return slot.queue
+    assert buffer.queue is not None
+    return buffer.queue

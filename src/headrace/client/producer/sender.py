@@ -104,10 +104,10 @@ class ProducerChannel:
         """Whether another request may be sent."""
         return self.in_flight < self._in_flight_max and self.draining is None
 
-    def rotate(self, slot: PartitionBuffer) -> None:
+    def rotate(self, buffer: PartitionBuffer) -> None:
         """Move a partition behind the other ready ones."""
-        del self.ready[slot]
-        self.ready[slot] = None
+        del self.ready[buffer]
+        self.ready[buffer] = None
 
 
 # Produce requests that wait for replicas must not delay metadata requests.
@@ -142,7 +142,7 @@ class Sender:
         self._settler = ProduceResultHandler(
             cluster, accumulator, options, metrics, self._identities.lose, self.transactor
         )
-        self._slots: dict[PartitionBuffer, None] = {}
+        self._buffers: dict[PartitionBuffer, None] = {}
         self._active: dict[PartitionBuffer, None] = {}
         self._postponed: dict[PartitionBuffer, None] = {}
         self._nameless: dict[PartitionBuffer, None] = {}
@@ -199,8 +199,8 @@ class Sender:
     def use_identity(self, identity: ProducerIdentity) -> None:
         """Renumber all batches for another epoch, while nothing is in flight."""
         self._identities.current = identity
-        for slot in self._slots:
-            queue_of(slot).use_identity(None)
+        for buffer in self._buffers:
+            queue_of(buffer).use_identity(None)
 
     def partitions_added(self) -> None:
         """Send batches of partitions that were added to the transaction."""
@@ -211,13 +211,13 @@ class Sender:
     def drop_unsent(self, error: Exception) -> None:
         """Fail every batch that is not in flight."""
         self._unadded.clear()
-        dropped = [batch for slot in self._slots for batch in queue_of(slot).drop_unsent()]
+        dropped = [batch for buffer in self._buffers for batch in queue_of(buffer).drop_unsent()]
         for batch in (*dropped, *self._accumulator.drop()):
             self._settler.failed(batch, error)
 
     async def settled(self) -> None:
         """Return when every batch is settled."""
-        while not all(queue_of(slot).is_settled for slot in self._slots):
+        while not all(queue_of(buffer).is_settled for buffer in self._buffers):
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -245,26 +245,26 @@ class Sender:
     def _dispatch(self, now: float) -> None:
         active, self._active = self._active, {}
         links: dict[ProducerChannel, None] = {}
-        for slot in active:
-            link = self._link_for(slot, now)
+        for buffer in active:
+            link = self._link_for(buffer, now)
             if link is not None:
-                link.ready[slot] = None
+                link.ready[buffer] = None
                 links[link] = None
         for link in links:
             self._feed(link, now)
 
-    def _link_for(self, slot: PartitionBuffer, now: float) -> ProducerChannel | None:
+    def _link_for(self, buffer: PartitionBuffer, now: float) -> ProducerChannel | None:
         """The channel to a partition's leader; None if the partition has to wait."""
-        queue = slot.queue
+        queue = buffer.queue
         if queue is None:
-            queue = slot.queue = self._new_queue(slot)
+            queue = buffer.queue = self._new_queue(buffer)
         if queue.retry_at > now:
-            self._postponed[slot] = None
+            self._postponed[buffer] = None
             return None
-        tp = slot.tp
+        tp = buffer.tp
         partition = self._cluster.leader_of(tp)
         if partition is None:
-            self._leaderless.setdefault(tp.topic, {})[slot] = None
+            self._leaderless.setdefault(tp.topic, {})[buffer] = None
             self._request_metadata(tp.topic)
             return None
         if now - self._heard.get(tp.topic, now) >= self._options.metadata_max_age_ms / 1000:
@@ -293,28 +293,28 @@ class Sender:
         """The next batches of partitions, as many as fit one request."""
         chosen: list[tuple[PartitionBuffer, ProducerBatch]] = []
         total_bytes = 0
-        for slot in list(link.ready):
-            batch = self._next_batch(slot, link, now)
+        for buffer in list(link.ready):
+            batch = self._next_batch(buffer, link, now)
             if batch is None:
-                del link.ready[slot]
+                del link.ready[buffer]
                 continue
             if chosen and total_bytes + batch.size_bytes > REQUEST_BYTES_MAX:
                 break
-            queue_of(slot).number(
+            queue_of(buffer).number(
                 batch,
                 compression=self._options.compression,
                 level=self._options.compression_level,
                 transactional=self.transactor is not None,
             )
             total_bytes += batch.size_bytes
-            chosen.append((slot, batch))
-            link.rotate(slot)
+            chosen.append((buffer, batch))
+            link.rotate(buffer)
         return chosen
 
     def _next_batch(
-        self, slot: PartitionBuffer, link: ProducerChannel, now: float
+        self, buffer: PartitionBuffer, link: ProducerChannel, now: float
     ) -> ProducerBatch | None:
-        queue = queue_of(slot)
+        queue = queue_of(buffer)
         if queue.identity is None and self._identities.current is not None:
             # Before anything else: under new numbers no batch may overtake one that is still in
             # flight.
@@ -324,23 +324,23 @@ class Sender:
         if not queue.may_send(now):
             # A response makes the partition active again, or the time of the next attempt.
             if queue.retry_at > now:
-                self._postponed[slot] = None
+                self._postponed[buffer] = None
             return None
-        partition = self._cluster.leader_of(slot.tp)
+        partition = self._cluster.leader_of(buffer.tp)
         if partition is None or partition.leader != link.node_id:
-            self._active[slot] = None
+            self._active[buffer] = None
             return None
         if self._options.enable_idempotence and queue.identity is None:
-            self._nameless[slot] = None
+            self._nameless[buffer] = None
             self._identities.ask()
             return None
         if queue.next is None:
-            batch = self._accumulator.take(slot)
+            batch = self._accumulator.take(buffer)
             if batch is None:
                 return None
             queue.push(batch)
-        if self.transactor is not None and not self.transactor.may_send(slot.tp):
-            self._unadded[slot] = None
+        if self.transactor is not None and not self.transactor.may_send(buffer.tp):
+            self._unadded[buffer] = None
             return None
         return queue.next
 
@@ -371,15 +371,15 @@ class Sender:
                     request, options.request_timeout_ms / 1000, version_max=self._version_max
                 )
         except HeadraceError as error:
-            for slot, _ in batches:
-                self._obstructed(slot, error)
+            for buffer, _ in batches:
+                self._obstructed(buffer, error)
             return
-        for slot, batch in batches:
-            queue_of(slot).sent(batch)
+        for buffer, batch in batches:
+            queue_of(buffer).sent(batch)
             batch.attempts += 1
         if future is None:
-            for slot, batch in batches:
-                self._settler.written(slot, batch, -1, -1)
+            for buffer, batch in batches:
+                self._settler.written(buffer, batch, -1, -1)
             link.draining = self.start(self._drain(link))
             return
         link.in_flight += 1
@@ -409,15 +409,15 @@ class Sender:
             response = future.result()
             self._cluster.hear_brokers(response.node_endpoints)
             by_partition = answers(response, sent.names)
-            for slot, batch in sent.batches:
+            for buffer, batch in sent.batches:
                 answer = by_partition.get(batch.tp) or unanswered(batch.tp)
-                self._settler.answered(slot, batch, answer, link.node_id)
+                self._settler.answered(buffer, batch, answer, link.node_id)
         else:
             assert isinstance(error, HeadraceError), error
-            for slot, batch in sent.batches:
+            for buffer, batch in sent.batches:
                 self._cluster.forget([batch.tp.topic])
-                self._settler.again(slot, batch, error, perhaps_written=True)
-        self._active.update(dict.fromkeys(slot for slot, _ in sent.batches))
+                self._settler.again(buffer, batch, error, perhaps_written=True)
+        self._active.update(dict.fromkeys(buffer for buffer, _ in sent.batches))
         # Other partitions may have waited for room on this channel.
         self._active.update(link.ready)
         waiters, self._waiters = self._waiters, []
@@ -426,7 +426,7 @@ class Sender:
                 waiter.set_result(None)
         self.pump()
 
-    # -- what slots wait for
+    # -- what buffers wait for
 
     async def _open(self, link: ProducerChannel) -> None:
         try:
@@ -436,8 +436,8 @@ class Sender:
             self._active.update(link.ready)
         except HeadraceError as error:
             waiting, link.ready = link.ready, {}
-            for slot in waiting:
-                self._obstructed(slot, error)
+            for buffer in waiting:
+                self._obstructed(buffer, error)
         finally:
             link.opening = None
         self.pump()
@@ -450,15 +450,15 @@ class Sender:
         self._active.update(link.ready)
         self.pump()
 
-    def _obstructed(self, slot: PartitionBuffer, error: HeadraceError) -> None:
+    def _obstructed(self, buffer: PartitionBuffer, error: HeadraceError) -> None:
         """Handle an error that blocks a partition: postpone it, or fail its batches for good."""
         if self._cluster.passes(error):
-            self._cluster.forget([slot.tp.topic])
-            self._settler.postpone(queue_of(slot), error)
-            self._postponed[slot] = None
+            self._cluster.forget([buffer.tp.topic])
+            self._settler.postpone(queue_of(buffer), error)
+            self._postponed[buffer] = None
             return
-        dropped = queue_of(slot).drop_waiting()
-        while (batch := self._accumulator.take(slot)) is not None:
+        dropped = queue_of(buffer).drop_waiting()
+        while (batch := self._accumulator.take(buffer)) is not None:
             dropped.append(batch)
         for batch in dropped:
             self._settler.failed(batch, error)
@@ -482,19 +482,19 @@ class Sender:
                 error = caught
             for name in names:
                 self._take_topic(name)
-                for slot in self._leaderless.pop(name, ()):
-                    self._refreshed(slot, error, codes.get(name))
+                for buffer in self._leaderless.pop(name, ()):
+                    self._refreshed(buffer, error, codes.get(name))
         self._refreshing = None
         self.pump()
 
     def _refreshed(
-        self, slot: PartitionBuffer, error: HeadraceError | None, code: ErrorCode | None
+        self, buffer: PartitionBuffer, error: HeadraceError | None, code: ErrorCode | None
     ) -> None:
-        if self._cluster.leader_of(slot.tp) is not None:
-            self._active[slot] = None
+        if self._cluster.leader_of(buffer.tp) is not None:
+            self._active[buffer] = None
             return
         code = code or ErrorCode.LEADER_NOT_AVAILABLE
-        self._obstructed(slot, error or KafkaError(code, f"{slot.tp} has no leader now"))
+        self._obstructed(buffer, error or KafkaError(code, f"{buffer.tp} has no leader now"))
 
     def _take_topic(self, name: str) -> None:
         topic = self._cluster.known_topic(name)
@@ -506,30 +506,30 @@ class Sender:
 
     def _identified(self, error: HeadraceError | None) -> None:
         waiting, self._nameless = self._nameless, {}
-        for slot in waiting:
+        for buffer in waiting:
             if error is None:
-                self._active[slot] = None
+                self._active[buffer] = None
             else:
-                self._obstructed(slot, error)
+                self._obstructed(buffer, error)
         self.pump()
 
     # -- time
 
     def _resume_postponed(self, now: float) -> None:
-        for slot in [
+        for buffer in [
             postponed for postponed in self._postponed if queue_of(postponed).retry_at <= now
         ]:
-            del self._postponed[slot]
-            self._active[slot] = None
+            del self._postponed[buffer]
+            self._active[buffer] = None
 
     def _expire(self, now: float) -> None:
-        for slot in self._slots:
-            queue = queue_of(slot)
+        for buffer in self._buffers:
+            queue = queue_of(buffer)
             for batch in queue.drop_waiting(now):
                 self._settler.failed(batch, self._settler.too_late(batch, queue.last_error))
             for batch in queue.late_in_flight(now):
-                self._settler.abandon(slot, batch)
-        errors = {slot.tp: queue_of(slot).last_error for slot in self._slots}
+                self._settler.abandon(buffer, batch)
+        errors = {buffer.tp: queue_of(buffer).last_error for buffer in self._buffers}
         for batch in self._accumulator.drop(now):
             error = errors.get(batch.tp)
             self._settler.failed(batch, self._settler.too_late(batch, error))
@@ -541,7 +541,7 @@ class Sender:
         due = min(
             next_linger,
             self._accumulator.next_expiry(),
-            min((queue_of(slot).retry_at for slot in self._postponed), default=next_linger),
+            min((queue_of(buffer).retry_at for buffer in self._postponed), default=next_linger),
         )
         if due != float("inf"):
             loop = asyncio.get_running_loop()
@@ -549,13 +549,13 @@ class Sender:
 
     # -- beginnings and ends
 
-    def _new_queue(self, slot: PartitionBuffer) -> PartitionQueue:
+    def _new_queue(self, buffer: PartitionBuffer) -> PartitionQueue:
         # Unlike Kafka: without idempotence, which lets the broker refuse gaps, a partition has
         # one batch in flight, so that a retry cannot change the order.
         options = self._options
         in_flight_max = options.max_in_flight if options.enable_idempotence else 1
-        self._slots[slot] = None
-        return PartitionQueue(slot.tp, in_flight_max=in_flight_max)
+        self._buffers[buffer] = None
+        return PartitionQueue(buffer.tp, in_flight_max=in_flight_max)
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run a coroutine until it ends or the sender stops."""
@@ -579,7 +579,7 @@ class Sender:
         await asyncio.gather(*questions, return_exceptions=True)
 
     def _fail_all(self, error: Exception) -> None:
-        dropped = [batch for slot in self._slots for batch in queue_of(slot).drop_all()]
+        dropped = [batch for buffer in self._buffers for batch in queue_of(buffer).drop_all()]
         for batch in (*dropped, *self._accumulator.drop()):
             self._settler.failed(batch, error)
 

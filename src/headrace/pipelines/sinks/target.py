@@ -1,4 +1,4 @@
-"""The interface of a target of batches, the shell around it, and its errors."""
+"""The interface that each sink of pipelines implements in its own file, and the shell around it."""
 
 import importlib
 import re

@@ -56,10 +56,10 @@ class Gathering:
 
     def ready(self) -> list[ProducerBatch]:
         """What may leave now."""
-        slots, _ = self.accumulator.drain(self.now)
+        buffers, _ = self.accumulator.drain(self.now)
         batches = []
-        for slot in slots:
-            while (batch := self.accumulator.take(slot)) is not None:
+        for buffer in buffers:
+            while (batch := self.accumulator.take(buffer)) is not None:
                 batches.append(batch)
         return batches
 

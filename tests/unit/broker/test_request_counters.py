@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.request_cells import RequestCells
+from headrace.broker.request_counters import RequestCounters
 from headrace.metrics.registry import SECONDS, Histogram
 from headrace.types import Buffer
 
@@ -16,7 +16,7 @@ def test_times_are_counted_as_a_histogram_counts_them(
 ) -> None:
     queue, handler, total = (Histogram(SECONDS) for _ in range(3))
     wanted_queue, wanted_handler, wanted_total = (Histogram(SECONDS) for _ in range(3))
-    cells = RequestCells(SECONDS, queue.counts, handler.counts, total.counts)
+    cells = RequestCounters(SECONDS, queue.counts, handler.counts, total.counts)
     for queue_s, handler_s, is_answered, total_s in requests:
         reply: list[Buffer] | None = [b"12", bytearray(3)] if is_answered else None
         cells.handled(7, queue_s, handler_s, reply, is_answered)

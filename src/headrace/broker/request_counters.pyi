@@ -4,7 +4,7 @@ from headrace.types import Buffer
 
 COMPILED: bool
 
-class RequestCells:
+class RequestCounters:
     def __init__(
         self,
         bounds: Iterable[float],

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Numbers of the requests of an API at a listener, counted in one call for each of them.
+"""Counters of the requests of an API at a listener: bytes and times, in one call for each request.
 
 Compiled: a broker that answers 40,000 requests of one message a second has 25 microseconds for
 each, of which counting in Python took one.
@@ -17,7 +17,7 @@ COMPILED = cython.compiled
 
 @cython.final
 @cython.cclass
-class RequestCells:
+class RequestCounters:
     """Bytes and sums of times; the times by range are counted in lists of the caller's.
 
     A list has the number of times up to each bound, and one more for those above the last.
