@@ -43,13 +43,11 @@ def ask_shard(
     group_id: str,
     request: Message,
     refuse: Callable[[ErrorCode], Response],
+    client: RequestClient | None = None,
 ) -> Response | Awaitable[Response]:
     """The response of a group's shard, or `refuse(code)` without an available shard."""
-    client = RequestClient(
-        context.client_id or "",
-        context.host,
-        lambda topic: context.sees(AclOperation.DESCRIBE, AclResourceType.TOPIC, topic),
-    )
+    if client is None:
+        client = RequestClient(context.client_id or "", context.host)
     try:
         driver = context.node.groups.driver_of(group_id)
         answer = driver.handle(request, context.version, client)
@@ -114,11 +112,18 @@ def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     if not _consumer_groups_are_on(context):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    # Only here: a classic member keeps its client, and would keep the request with it.
+    client = RequestClient(
+        context.client_id or "",
+        context.host,
+        lambda topic: context.sees(AclOperation.DESCRIBE, AclResourceType.TOPIC, topic),
+    )
     return ask_shard(
         context,
         request.group_id,
         request,
         lambda code: ConsumerGroupHeartbeatResponse(error_code=code),
+        client,
     )
 
 
