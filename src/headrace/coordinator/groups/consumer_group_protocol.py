@@ -171,7 +171,8 @@ class ConsumerGroupProtocol:
         self.check_room(group, request.member_id)
         member, replaced = self._member_of(call, group, request)
         updated = _with_subscription(member, request, client)
-        self.check_record(group, updated)
+        if updated != member:
+            self.check_record(group, updated)
         if updated.pattern and updated.pattern not in group.pattern_counts:
             full_matcher(updated.pattern)
         # Nothing is refused from here on.
@@ -566,7 +567,7 @@ class ConsumerGroupProtocol:
             refresh_ms = self._options_of(group.group_id).pattern_refresh_interval_ms
             is_due |= last.version < self._topics.names_version or not 0 <= age_ms <= refresh_ms
         if is_due:
-            matchers = {pattern: full_matcher(pattern) for pattern in sorted(group.pattern_counts)}
+            matchers = {pattern: _matcher(pattern) for pattern in sorted(group.pattern_counts)}
             scan = _PatternScan(matchers, self._topics, client.may_see)
             self._scans[group.group_id] = scan
             call.deadlines.start(group.pattern_timer, call.now_ms)
@@ -587,6 +588,17 @@ class ConsumerGroupProtocol:
             changed |= resolved.topics != (frozenset() if known is None else known.topics)
             self.write(call, group, pattern_record(group.group_id, pattern, resolved))
         self._raise_epoch(call, group, even_if_same=changed)
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """The test of a pattern of a group, which matches nothing if this broker cannot read it.
+
+    It was checked when a member brought it, but perhaps by Kafka, or by a broker with RE2.
+    """
+    try:
+        return full_matcher(pattern)
+    except KafkaError:
+        return lambda _: False
 
 
 def _check_joining(request: messages.ConsumerGroupHeartbeatRequest) -> None:

@@ -256,7 +256,12 @@ class GroupShard:
 
     def groups(self) -> list[Group]:
         """The groups that exist, for metrics."""
-        return [group for group in self._groups.values() if group.state is not GroupState.DEAD]
+        # A consumer group that is Dead is gone, and its state would be a look at all its members.
+        return [
+            group
+            for group in self._groups.values()
+            if isinstance(group, ConsumerGroup) or group.state is not GroupState.DEAD
+        ]
 
     def committed_offsets(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
         """The committed offsets of a group, without those of deleted topics."""

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.coordinator.groups.consumer_group_protocol import _NAMES_PER_TURN
-from headrace.coordinator.shard import ConsumerGroupOptions, RequestClient
+from headrace.coordinator.shard import ConsumerGroupOptions, CoordinatorRecord, RequestClient
 from headrace.errors import ErrorCode, error_code
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -11,6 +11,12 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 from tests.unit.coordinator.consumer_members import (
     REBALANCE_MS,
     VERSION,
@@ -452,6 +458,58 @@ def test_a_commit_with_an_earlier_epoch_is_accepted_for_partitions_that_stayed()
     assert shell.commit("m1", 1, partition=0) is NONE
     assert shell.commit("m1", 1, partition=2) is ErrorCode.STALE_MEMBER_EPOCH
     assert shell.commit("m2", 1, partition=2) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_a_transaction_commits_offsets_with_the_epoch_of_the_member_it_names() -> None:
+    shell, first, _ = two_members()
+
+    def committed(member_id: str, epoch: int, partition: int = 0) -> ErrorCode:
+        request = TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id=GROUP,
+            producer_id=7,
+            producer_epoch=0,
+            generation_id=epoch,
+            member_id=member_id,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name="t",
+                    partitions=[TxnOffsetCommitRequestPartition(partition_index=partition)],
+                )
+            ],
+        )
+        answer = shell.answers[shell.send(request, 5)]
+        assert isinstance(answer, TxnOffsetCommitResponse)
+        return error_code(answer.topics[0].partitions[0].error_code)
+
+    assert committed("m1", first.epoch) is NONE
+    assert committed("m1", 1) is NONE, "it has had the partition since then"
+    assert committed("m1", 1, partition=3) is ErrorCode.STALE_MEMBER_EPOCH
+    assert committed("m1", first.epoch + 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert committed("m9", first.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert committed("", -1) is NONE, "a producer that names no member always may"
+
+
+def test_a_pattern_that_this_broker_cannot_read_matches_nothing() -> None:
+    shell = shell_with()
+    member = Member(shell, "m1", None, "t.*")
+    member.join()
+    shell.advance(5_000)
+    settle(member)
+    # As another implementation may have written it: with a pattern that is none here.
+    shell.log = [
+        CoordinatorRecord(
+            record.key.replace(b"t.*", b"t.("),
+            None if record.value is None else record.value.replace(b"t.*", b"t.("),
+        )
+        for record in shell.log
+    ]
+    again = shell.reload()
+    member.shell = again
+    topics_of(again).set(t2=1)
+    again.advance(11_000)
+    settle(member)
+    assert member.owned == frozenset()
 
 
 def test_others_commit_while_the_group_has_no_members() -> None:
