@@ -98,11 +98,12 @@ def test_members_go_on_after_a_restart_of_the_broker(
         check_history(group)
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_moves_to_the_protocol_and_back_member_by_member(
-    group_broker: BrokerProcess, strategy: str
+    group_broker: BrokerProcess,
 ) -> None:
-    classic = {"client": "librdkafka", "strategy": strategy}
+    # After a rebalance librdkafka's cooperative-sticky leaves data of its own in assignments, which
+    # the group would lose: it is not moved then, as in Kafka.
+    classic = {"client": "librdkafka", "strategy": "range"}
     assigned = {"client": "librdkafka-assigned", "strategy": "uniform"}
     group = assigned_group(group_broker)
     with closing([group]), Stream(group_broker.address, PARTITIONS) as stream:

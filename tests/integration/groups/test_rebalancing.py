@@ -60,7 +60,8 @@ class Cast:
         for group in self.groups:
             if "sticky" in group.strategy:
                 check_moves(before[group], group.assignment)
-            if group.is_cooperative and is_calm:
+            # Members that leave one after the other have `range` move a partition and move it back.
+            if group.is_cooperative and is_calm and group.strategy != "range":
                 check_revocations(before[group], group.assignment, marks)
 
     def end(self) -> None:
