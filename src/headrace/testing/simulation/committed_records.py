@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.protocol.batch import ATTRIBUTES_AT, CRC_AT, HEADER_SIZE, LOG_OVERHEAD, crc32c
-from headrace.storage.segment import LOG_SUFFIX
+from headrace.storage.segment import LOG_SUFFIX, SWAP_SUFFIX
 from headrace.testing.simulation.batches import ComparedBatch, batches_in, is_compacted, units
 from headrace.testing.simulation.simulated_disk import SimulatedDisk
 from headrace.types import TopicPartition
@@ -42,6 +42,8 @@ class Copies:
     def __init__(self) -> None:
         self._held: dict[Place, dict[int, _CommittedCopy]] = {}
         self._damaged: set[tuple[str, str]] = set()
+        # Logs that compaction has rewritten on a host: their segments need not join up.
+        self._rewritten: set[tuple[str, str]] = set()
         # Units that were overwritten after every disk had lost them.
         self._replaced: dict[TopicPartition, list[CommittedUnit]] = {}
 
@@ -66,7 +68,9 @@ class Copies:
         names = {partition for _, partition in self._held}
         intact = {
             name: intact_units(
-                name, {path: bytes(node.cache) for path, node in disk.files(f"{root}/{name}")}
+                name,
+                {path: bytes(node.cache) for path, node in disk.files(f"{root}/{name}")},
+                rewritten=(host, str(name)) in self._rewritten,
             )
             for name in names
         }
@@ -75,6 +79,14 @@ class Copies:
             for offset, copy in held.items():
                 if host in copy.hosts and there.get(offset) != copy.unit.checksum:
                     copy.hosts.discard(host)
+
+    def renamed(self, host: str, old: str) -> None:
+        """Note the rename of a file or a directory, by its path below the data directory."""
+        directory, _, name = old.partition("/")
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            self._rewritten.add((host, directory))
+        elif not name:
+            self._rewritten.discard((host, directory))
 
     def damaged(self, host: str, directory: str) -> None:
         """Note damage to a log: none of its units count, for it is set aside as a whole."""
@@ -125,8 +137,14 @@ def units_of(topic: str, found: Iterable[ComparedBatch]) -> Iterator[CommittedUn
             yield CommittedUnit(offset, last, checksum)
 
 
-def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mapping[int, int]:
-    """The checksums in the files of a log, by offset, up to the first damage or gap."""
+def intact_units(
+    partition: TopicPartition, files: Mapping[str, bytes], *, rewritten: bool = False
+) -> Mapping[int, int]:
+    """The checksums in the files of a log, by offset, up to the first damage or gap.
+
+    Only compaction leaves gaps between segments: in a log that it has not `rewritten` a fault took
+    the end of a segment, and what follows on it is lost to the log.
+    """
     contents = {
         path.removesuffix(LOG_SUFFIX): content
         for path, content in files.items()
@@ -135,7 +153,7 @@ def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mappi
     found: dict[int, int] = {}
     end = -1
     for name in sorted(contents):
-        if end not in (-1, int(name)) and not is_compacted(partition.topic):
+        if end not in (-1, int(name)) and not rewritten:
             break
         end, content = int(name), contents[name]
         valid = 0

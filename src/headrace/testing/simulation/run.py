@@ -317,7 +317,9 @@ class SimulationRun:
         )
 
     def _renamed(self, host: Host, old: str, new: str) -> None:
-        """Record the deletion of a log: these topics are never deleted, so no broker may."""
+        """Record rewritten logs, and the deletion of logs of topics that are never deleted."""
+        if self.copies is not None:
+            self.copies.renamed(host.name, old.removeprefix(f"{DATA}/"))
         topics = (TOPIC, *(topic.name for topic in self.transactions.topics()))
         partition = parse_log_name(old.removeprefix(f"{DATA}/"))
         if partition is None or partition.topic not in topics or not new.endswith(DELETE_SUFFIX):

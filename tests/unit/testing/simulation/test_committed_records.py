@@ -46,6 +46,29 @@ def test_a_disk_holds_what_lies_before_the_first_damage() -> None:
     assert list(intact_units(PARTITION, {name: bytes(content)})) == [0, 1]
 
 
+def test_a_gap_between_segments_ends_a_log_unless_compaction_rewrote_it() -> None:
+    partition = TopicPartition("__consumer_offsets", 0)
+    place, log = (bytes(16), partition), "/data/__consumer_offsets-0/00000000000000000000.log"
+    content, later = stored(4), log.replace("00.log", "03.log")
+    size = len(content) // 4
+    for rewritten in (False, True):
+        disk, copies = SimulatedDisk(Random(1), lambda *_: None, "b1"), Copies()
+        files = SimulatedFiles(disk)
+        files.make_directory("/data/__consumer_offsets-0")
+        files.open(log, create=True).write_at(0, content[: 2 * size])
+        files.open(later, create=True).write_at(0, content[3 * size :])
+        for unit in units_of("__consumer_offsets", batches_in(content)):
+            copies.hold(place, unit, "b1")
+        if rewritten:
+            copies.renamed("b1", "__consumer_offsets-0/00000000000000000000.log.swap")
+        copies.harmed("b1", disk, "/data")
+        assert copies.holders(partition, 1) == {"b1"}
+        assert copies.holders(partition, 3) == ({"b1"} if rewritten else set())
+    copies.renamed("b1", "__consumer_offsets-0")
+    copies.harmed("b1", disk, "/data")
+    assert copies.holders(partition, 3) == set()
+
+
 def test_only_what_was_flushed_is_durable() -> None:
     content = stored(1)
     disk = disk_with(content)
