@@ -30,7 +30,7 @@ def toggle(*_: object) -> None:
     is_counting = BrokerTraffic.of is _of
     setattr(BrokerTraffic, "of", _no_traffic if is_counting else _of)  # noqa: B010  # For mypy.
     for metrics in _made:
-        setattr(metrics, "handled", _count_nothing if is_counting else metrics._cells.handled)  # noqa: B010
+        setattr(metrics, "handled", _count_nothing if is_counting else metrics._counters.handled)  # noqa: B010
 
 
 _make, _of = RequestMetrics.__init__, BrokerTraffic.of
